@@ -51,7 +51,7 @@ class UsageError(BundlerError):
     """The call cannot be carried out as asked, whatever the files hold."""
 
     exit_code = 2
-    field_names = ("reason",)
+    field_names: ClassVar[tuple[str, ...]] = ("reason",)
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class FormatError(BundlerError):
     """
 
     exit_code = 3
-    field_names = ("what", "offset", "name")
+    field_names: ClassVar[tuple[str, ...]] = ("what", "offset", "name")
 
     def __init__(self, what: str, offset: int = -1, name: str = "") -> None:
         super().__init__(what, offset, name)
@@ -99,7 +99,7 @@ class NotABundleError(FormatError):
 class UnsupportedVersionError(FormatError):
     """A bundle, in a version of the format that this package cannot read."""
 
-    field_names = ("found", "supported", "name")
+    field_names: ClassVar[tuple[str, ...]] = ("found", "supported", "name")
 
     def __init__(self, found: int, supported: tuple[int, ...], name: str = "") -> None:
         super().__init__(f"format version {found}", 8, name)
@@ -118,7 +118,7 @@ class UnsupportedVersionError(FormatError):
 class TruncatedError(FormatError):
     """The bytes end early. ``needed`` and ``available`` count bytes from ``offset``."""
 
-    field_names = ("offset", "needed", "available", "what", "name")
+    field_names: ClassVar[tuple[str, ...]] = ("offset", "needed", "available", "what", "name")
 
     def __init__(self, offset: int, needed: int, available: int, what: str = "bundle", name: str = "") -> None:
         super().__init__(what, offset, name)
@@ -136,7 +136,7 @@ class TruncatedError(FormatError):
 class LimitExceededError(FormatError):
     """A count or size is above the limit of the format. ``size`` and ``limit`` share the unit that ``what`` names."""
 
-    field_names = ("what", "size", "limit", "name")
+    field_names: ClassVar[tuple[str, ...]] = ("what", "size", "limit", "name")
 
     def __init__(self, what: str, size: int, limit: int, name: str = "") -> None:
         super().__init__(what, -1, name)
@@ -155,7 +155,7 @@ class DigestMismatchError(BundlerError):
     """Stored bytes hash to another value than the one recorded. Digests are written ``sha256:<hex>``."""
 
     exit_code = 4
-    field_names = ("name", "expected", "actual", "offset")
+    field_names: ClassVar[tuple[str, ...]] = ("name", "expected", "actual", "offset")
 
     def __init__(self, name: str, expected: str, actual: str, offset: int = -1) -> None:
         super().__init__(name, expected, actual, offset)
@@ -176,7 +176,7 @@ class UnsafePathError(BundlerError):
     """A path that a restore must not follow: absolute, with ``..``, through a link, or of a reserved name."""
 
     exit_code = 5
-    field_names = ("path", "reason")
+    field_names: ClassVar[tuple[str, ...]] = ("path", "reason")
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -191,7 +191,7 @@ class IncompleteEntryError(BundlerError):
     """An entry without all of its members, or with a member that fails its check."""
 
     exit_code = 6
-    field_names = ("entry", "missing")
+    field_names: ClassVar[tuple[str, ...]] = ("entry", "missing")
 
     def __init__(self, entry: str, missing: str) -> None:
         super().__init__(entry, missing)
@@ -205,7 +205,7 @@ class IncompleteEntryError(BundlerError):
 class SkippedError(IncompleteEntryError):
     """``--strict`` was asked for, and something was skipped. ``entry`` is the first, ``missing`` its reason."""
 
-    field_names = ("entry", "missing", "count")
+    field_names: ClassVar[tuple[str, ...]] = ("entry", "missing", "count")
 
     def __init__(self, entry: str, missing: str, count: int) -> None:
         super().__init__(entry, missing)
@@ -230,7 +230,7 @@ class RelocationError(BundlerError):
     """A path in a file cannot be replaced by a placeholder, or a placeholder is not where the index says."""
 
     exit_code = 7
-    field_names = ("name", "reason", "offset")
+    field_names: ClassVar[tuple[str, ...]] = ("name", "reason", "offset")
 
     def __init__(self, name: str, reason: str, offset: int = -1) -> None:
         super().__init__(name, reason, offset)
@@ -247,7 +247,7 @@ class IncompatibleTargetError(BundlerError):
     """The bundle has entries for GPUs, and none of them for this host. Targets are written ``cuda:90``."""
 
     exit_code = 8
-    field_names = ("bundle", "host")
+    field_names: ClassVar[tuple[str, ...]] = ("bundle", "host")
 
     def __init__(self, bundle: tuple[str, ...], host: tuple[str, ...]) -> None:
         super().__init__(bundle, host)
@@ -265,7 +265,7 @@ class EntryExistsError(BundlerError, FileExistsError):
     """A different entry is installed under the same identity, and the policy is ``fail``."""
 
     exit_code = 9
-    field_names = ("path",)
+    field_names: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(self, path: str) -> None:
         super().__init__(_errno.EEXIST, "a different entry is installed", path)
@@ -285,7 +285,7 @@ class ConflictError(BundlerError):
     """Two sources hold different entries of one identity."""
 
     exit_code = 9
-    field_names = ("entry", "sources")
+    field_names: ClassVar[tuple[str, ...]] = ("entry", "sources")
 
     def __init__(self, entry: str, sources: tuple[str, ...]) -> None:
         super().__init__(entry, sources)
@@ -303,7 +303,7 @@ class StoreError(BundlerError):
     """A store failed, or answered against its contract."""
 
     exit_code = 10
-    field_names = ("store", "key", "reason")
+    field_names: ClassVar[tuple[str, ...]] = ("store", "key", "reason")
 
     def __init__(self, store: str, key: str, reason: str) -> None:
         super().__init__(store, key, reason)
@@ -341,7 +341,7 @@ class UntrustedError(BundlerError):
     """No signature, or one that does not fit. ``signer`` is a key id, or "" when there is none."""
 
     exit_code = 11
-    field_names = ("reason", "signer")
+    field_names: ClassVar[tuple[str, ...]] = ("reason", "signer")
 
     def __init__(self, reason: str, signer: str = "") -> None:
         super().__init__(reason, signer)
@@ -365,7 +365,7 @@ class LocalIOError(BundlerError, OSError):
     """
 
     exit_code = 12
-    field_names = ("path", "errno", "action", "needed", "available")
+    field_names: ClassVar[tuple[str, ...]] = ("path", "errno", "action", "needed", "available")
 
     def __init__(self, path: str, code: int, action: str, needed: int = 0, available: int = 0) -> None:
         super().__init__(code, os.strerror(code), path)

@@ -68,11 +68,15 @@ class Spelling(Enum):
 
 
 class Relocation(NamedTuple):
-    """One placeholder. ``offset`` counts bytes from the start of the content, in its placeholder form."""
+    """The placeholders of one file. ``offsets`` count bytes from the start of the content, in its placeholder form.
 
-    offset: int
+    All placeholders of a file have one base and one spelling: a group file names its own directory in JSON, a vLLM
+    handle table names paths below the root in Python literals.
+    """
+
     base: Base
     spelling: Spelling
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,11 +127,11 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file of an entry: its name inside the entry, the number of its content, and its placeholders."""
+    """One file of an entry: its name inside the entry, the number of its content, and its placeholders if it has any."""
 
     name: str
     content: int
-    relocations: tuple[Relocation, ...] = ()
+    relocation: Relocation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,448 @@
+"""The verbs that make bundles and restore them: ``pack``, ``unpack``, ``repair``."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO, Union
+
+from bundler import _atomic, host
+from bundler.collect import ChangedError, Collected, Options, collect
+from bundler.emit import Conflict, EmitOptions, EmitReport, OnConflict, emit
+from bundler.errors import (
+    BundlerError,
+    IncompatibleTargetError,
+    LocalIOError,
+    NothingToPackError,
+    SkippedError,
+    UsageError,
+)
+from bundler.formats import Reader, Written, open_bundle, write
+from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
+from bundler.kinds import KINDS
+from bundler.mega import collect_mega
+from bundler.model import Entry, Index, Profile, RootRecord, Skipped, Target, Unit
+from bundler.payload import lay_out
+from bundler.roots import Root, environment, place_roots, resolve
+from bundler.stage import Damage
+from bundler.winners import drop_losers
+
+__all__ = ["Blob", "PackReport", "RootLike", "Selection", "SkippedEntry", "UnpackReport", "opened", "pack", "repair", "unpack"]
+
+Blob = Union[str, "os.PathLike[str]", bytes, BinaryIO]
+RootLike = Union[str, "os.PathLike[str]", Root]
+
+_MAX_SKIPPED = 1000  # rows in the index; all are in the report
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What ``pack`` did. Sizes in bytes; ``bytes_in`` counts the files that were taken, as they lie on disk."""
+
+    bundle: str
+    content_digest: str
+    entries: int
+    files: int
+    bytes_in: int
+    bytes_out: int
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+
+def pack(
+    roots: Iterable[RootLike],
+    out: str | os.PathLike[str] | BinaryIO,
+    *,
+    profile: Profile | str = Profile.FULL,
+    level: int = DEFAULT_LEVEL,
+    strict: bool = False,
+    winners_only: bool = False,
+    exclude: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda size: None,
+) -> PackReport:
+    """Pack cache roots into one bundle.
+
+    Args:
+        roots: ``PATH``, ``KIND=PATH`` or ``NAME:KIND=PATH`` each.
+        out: A path, which is replaced whole or not at all; or a binary file that is written to.
+        profile: ``full``, or ``runtime`` for what a launch reads.
+        level: zstd level, 1 to 22.
+        strict: Refuse when anything is skipped.
+        winners_only: Leave out kernels that autotuning did not choose.
+        exclude: Glob patterns on ``path`` or ``name/path``.
+        facts: More facts about this host or run, JSON values without floats.
+        progress: Told the bytes of contents as they are written.
+
+    Raises:
+        UsageError: A root or an option is wrong.
+        LocalIOError: A root cannot be read, or ``out`` cannot be written.
+        NothingToPackError: No entry in any root.
+        SkippedError: Something was skipped, and ``strict``.
+        FormatError, DigestMismatchError: A ``mega=FILE`` root is damaged.
+    """
+    started = time.monotonic()
+    if not 1 <= level <= MAX_LEVEL:
+        raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
+    found = resolve(roots)
+    if not found:
+        raise UsageError("no root given: name at least one, as PATH, KIND=PATH or NAME:KIND=PATH")
+    options = Options(profile=Profile(profile), exclude=tuple(exclude))
+    changed: set[tuple[str, str]] = set()
+    while True:
+        collected = _collect(found, options, winners_only=winners_only)
+        _require_entries(found, collected, strict=strict)
+        try:
+            with _output(out) as (file, name):
+                written = _write(file, name, found, collected, options, level, facts or {}, progress)
+            break
+        except ChangedError as error:
+            # A file is not what it was a moment ago: begin again, and the second time without its entry.
+            identity = (error.root, error.path)
+            if identity in changed:
+                options = replace(options, banned=options.banned | {identity})
+            changed.add(identity)
+    return PackReport(
+        bundle=name,
+        content_digest=str(written.content_digest),
+        entries=len(written.index.entries),
+        files=sum(len(entry.artifacts) for entry in written.index.entries),
+        bytes_in=collected.bytes_in,
+        bytes_out=written.size,
+        skipped=tuple(collected.skipped),
+        seconds=round(time.monotonic() - started, 6),
+    )
+
+
+def _collect(roots: Sequence[Root], options: Options, *, winners_only: bool) -> Collected:
+    collected = Collected()
+    for root in roots:
+        (collect_mega if root.mega else collect)(root, options, collected)
+    if winners_only:
+        collected.drafts, losers = drop_losers(collected.drafts)
+        collected.skipped += losers
+        collected.bytes_in = sum(file.disk_size for draft in collected.drafts for file in draft.files)
+    return collected
+
+
+def _require_entries(roots: Sequence[Root], collected: Collected, *, strict: bool) -> None:
+    if not collected.drafts:
+        reason = f"no entry is whole ({len(collected.skipped)} skipped)" if collected.skipped else "no cache entry is there"
+        raise NothingToPackError(", ".join(root.path for root in roots), reason)
+    if strict and collected.skipped:
+        first = collected.skipped[0]
+        raise SkippedError(first.path, first.reason, len(collected.skipped))
+
+
+@contextmanager
+def _output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+    """Open ``out`` for writing; what is no regular file (a pipe, a device) is written to, not replaced."""
+    if not isinstance(out, (str, os.PathLike)):
+        yield out, str(getattr(out, "name", "-"))
+        return
+    path = os.fspath(out)
+    try:
+        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "wb") as file:
+                yield file, path
+        else:
+            with _atomic.replacing(path) as file:
+                yield file, path
+    except LocalIOError:
+        raise
+    except OSError as error:
+        raise LocalIOError.from_os_error(error, "write the bundle", path) from error
+
+
+def _write(
+    out: BinaryIO,
+    name: str,
+    roots: Sequence[Root],
+    collected: Collected,
+    options: Options,
+    level: int,
+    facts: Mapping[str, Any],
+    progress: Callable[[int], None],
+) -> Written:
+    recorded = _recorded_roots(roots, collected)
+    payload = lay_out(collected, recorded)
+    index = Index(
+        profile=options.profile,
+        roots=tuple(RootRecord(root.name, root.kind.name, root.path) for root in roots),
+        entries=payload.entries,
+        contents=(),
+        frames=(),
+        facts=_facts(collected, recorded, facts),
+        skipped=tuple(collected.skipped[:_MAX_SKIPPED]),
+    )
+    directory = os.path.dirname(os.path.realpath(name))
+    return write(
+        out,
+        index,
+        payload.sources,
+        level=level,
+        spool_directory=directory if os.path.isdir(directory) and name != "-" else None,
+        annotate=payload.annotate,
+        progress=progress,
+    )
+
+
+def _recorded_roots(roots: Sequence[Root], collected: Collected) -> dict[str, str]:
+    """Return where each root lay when its files were written: what its kernels name, else where it lies now."""
+    recorded = {root.name: root.path for root in roots}
+    for draft in collected.drafts:
+        ending = "/" + draft.path
+        if draft.unit is Unit.KERNEL and draft.recorded.endswith(ending):
+            recorded[draft.root] = draft.recorded.removesuffix(ending)
+    return recorded
+
+
+def _facts(collected: Collected, recorded: Mapping[str, str], more: Mapping[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {**host.facts(), "recorded_roots": dict(recorded)}
+    if collected.compile_ns:
+        facts["compile_milliseconds"] = collected.compile_ns // 1_000_000
+    if not any(draft.unit is Unit.HOST_BINARY for draft in collected.drafts):
+        facts.pop("cpu_isa", None)  # they say what host binaries may use; without any they say nothing
+    return {**facts, **more}
+
+
+# -- unpack ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedEntry:
+    """An entry of the bundle that this host has no use for, and why."""
+
+    entry: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackReport:
+    """What ``unpack`` did. Counts are of entries unless they say otherwise.
+
+    ``equivalent`` is part of ``unchanged``, ``upgraded`` of ``restored``; ``env`` are the variables that point at the roots.
+    """
+
+    restored: int
+    unchanged: int
+    equivalent: int
+    upgraded: int
+    repaired: int
+    kept: int
+    conflicts: tuple[Conflict, ...]
+    damaged: tuple[Damage, ...]
+    skipped: tuple[SkippedEntry, ...]
+    warnings: tuple[str, ...]
+    files_written: int
+    bytes_written: int
+    seconds: float
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries of a bundle are restored.
+
+    Attributes:
+        only: Glob patterns on ``name/path``, path, unit or kernel name; empty for all.
+        targets: GPUs to restore for; None asks the host.
+        devices: (device in the bundle, device here) for roots with a directory per device.
+        force: Restore whatever the target, and host binaries that cannot run here.
+    """
+
+    only: tuple[str, ...] = ()
+    targets: tuple[Target, ...] | None = None
+    devices: tuple[tuple[int, int], ...] = ()
+    force: bool = False
+
+
+def unpack(
+    blob: Blob,
+    roots: Iterable[RootLike] = (),
+    *,
+    into: str | os.PathLike[str] | None = None,
+    selection: Selection = Selection(),
+    options: EmitOptions = EmitOptions(),
+    environ: Mapping[str, str] | None = None,
+) -> UnpackReport:
+    """Restore a bundle.
+
+    Args:
+        blob: A path, the bytes, or a binary file; one that cannot seek is read once, in order.
+        roots: ``KIND=PATH`` or ``NAME:KIND=PATH`` for roots that do not go where this host keeps that kind.
+        into: A single root: the path itself; several: a directory below it for each.
+        selection: Which entries.
+        options: How; see ``EmitOptions``.
+        environ: Environment variables that say where this host keeps each kind; the process's own by default.
+
+    Raises:
+        UsageError: A root has no place, or nothing matches ``only``.
+        IncompatibleTargetError: None of the kernels is for a GPU of this host.
+        FormatError, DigestMismatchError, UnsafePathError, RelocationError, EntryExistsError, LocalIOError: See ``emit``.
+    """
+    started = time.monotonic()
+    with opened(blob) as reader:
+        entries, skipped = select(reader, selection)
+        places = _places(reader.index, entries, [_rootlike(root) for root in roots], into, environ)
+        report = emit(reader, entries, places, options)
+    return _unpack_report(report, skipped, places, started)
+
+
+def _rootlike(root: RootLike) -> str | Root:
+    return root if isinstance(root, Root) else os.fspath(root)
+
+
+def _places(
+    index: Index,
+    entries: Sequence[Entry],
+    roots: Sequence[str | Root],
+    into: str | os.PathLike[str] | None,
+    environ: Mapping[str, str] | None,
+) -> dict[str, Root]:
+    used = {entry.root for entry in entries}
+    return place_roots(index.roots, roots, os.fspath(into) if into is not None else None, environ, used=used)
+
+
+def _unpack_report(
+    report: EmitReport, skipped: Sequence[SkippedEntry], places: Mapping[str, Root], started: float
+) -> UnpackReport:
+    return UnpackReport(
+        restored=report.restored,
+        unchanged=report.unchanged,
+        equivalent=report.equivalent,
+        upgraded=report.upgraded,
+        repaired=report.repaired,
+        kept=report.kept,
+        conflicts=tuple(report.conflicts),
+        damaged=tuple(report.damaged),
+        skipped=tuple(skipped),
+        warnings=tuple(report.warnings),
+        files_written=report.files_written,
+        bytes_written=report.bytes_written,
+        seconds=round(time.monotonic() - started, 6),
+        env=environment(places),
+    )
+
+
+@contextmanager
+def opened(blob: Blob) -> Iterator[Reader]:
+    """Open a bundle for reading, from a path, from bytes, or from a binary file that stays the caller's.
+
+    Raises:
+        LocalIOError: The file cannot be opened or read.
+        FormatError, DigestMismatchError, UnsafePathError: See ``formats.v1.Reader``.
+    """
+    if isinstance(blob, (bytes, bytearray, memoryview)):
+        yield open_bundle(io.BytesIO(blob))
+        return
+    if not isinstance(blob, (str, os.PathLike)):
+        seekable = blob.seekable()
+        yield open_bundle(blob, name=str(getattr(blob, "name", "bundle")), seekable=seekable)
+        return
+    path = os.fspath(blob)
+    try:
+        with open(path, "rb", buffering=0) as raw:
+            seekable = raw.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
+            yield open_bundle(io.BufferedReader(raw, 1 << 20), name=path, seekable=seekable)
+    except LocalIOError:
+        raise
+    except OSError as error:
+        if isinstance(error, BundlerError):
+            raise
+        raise LocalIOError.from_os_error(error, "read the bundle", path) from error
+
+
+def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[SkippedEntry]]:
+    """Return the entries to restore, and those that this host has no use for.
+
+    Raises:
+        UsageError: ``only`` matches nothing.
+        IncompatibleTargetError: There are targets, and none fits.
+    """
+    entries = [entry for entry in reader.index.entries if _matches(entry, selection.only)]
+    if selection.only and not entries:
+        raise UsageError(f"--only {' '.join(selection.only)} matches none of {len(reader.index.entries)} entries")
+    entries, skipped = _fitting(reader.index, entries, selection)
+    kinds = {root.name: KINDS[root.kind] for root in reader.index.roots if root.kind in KINDS}
+    mapped = [copy for entry in entries for copy in _on_devices(entry, kinds[entry.root].devices, selection.devices)]
+    _refuse_collisions(mapped)
+    return mapped, skipped
+
+
+def _matches(entry: Entry, only: Sequence[str]) -> bool:
+    forms = (str(entry), entry.path, entry.unit.value, entry.name)
+    return not only or any(fnmatchcase(form, pattern) for form in forms for pattern in only)
+
+
+def _fitting(
+    index: Index, entries: Sequence[Entry], selection: Selection
+) -> tuple[list[Entry], list[SkippedEntry]]:
+    if selection.force:
+        return list(entries), []
+    hosts = host.gpu_targets() if selection.targets is None else selection.targets
+    targets = sorted({entry.target for entry in entries if entry.target})
+    if hosts and targets and not any(target.fits(other) for target in targets for other in hosts):
+        raise IncompatibleTargetError(tuple(map(str, targets)), tuple(map(str, hosts)))
+    isa = index.facts.get("cpu_isa")
+    known = [str(flag) for flag in isa] if isinstance(isa, list) else []
+    fitting, skipped = [], []
+    for entry in entries:
+        reason = host.runs_here(entry.needs, known) if entry.unit is Unit.HOST_BINARY else None
+        if entry.target and hosts and not any(entry.target.fits(other) for other in hosts):
+            reason = f"it is for {entry.target}, and the GPU here is {', '.join(map(str, hosts))}"
+        if reason:
+            skipped.append(SkippedEntry(str(entry), reason))
+        else:
+            fitting.append(entry)
+    return fitting, skipped
+
+
+def _on_devices(entry: Entry, directory: str, devices: Sequence[tuple[int, int]]) -> list[Entry]:
+    """Return the entry under each device that it is mapped to; itself when it is mapped to none."""
+    parts = entry.path.split("/")
+    if not directory or len(parts) < 3 or parts[0] != directory:
+        return [entry]
+    there = [str(here) for source, here in devices if str(source) == parts[1]]
+    return [replace(entry, path="/".join([directory, device, *parts[2:]])) for device in there] or [entry]
+
+
+def _refuse_collisions(entries: Sequence[Entry]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for entry in entries:
+        if entry.identity in seen:
+            raise UsageError(f"the device map sends two entries to {entry}: map their devices apart")
+        seen.add(entry.identity)
+
+
+def repair(blob: Blob, root: RootLike, *, options: EmitOptions = EmitOptions()) -> UnpackReport:
+    """Replace the entries of an installed root that are damaged with those of a bundle; nothing is added.
+
+    Args:
+        blob: See ``unpack``.
+        root: ``KIND=PATH`` or ``NAME:KIND=PATH``.
+        options: See ``EmitOptions``; ``repair_only`` is set.
+
+    Raises:
+        UsageError: The bundle has no such root.
+        FormatError, DigestMismatchError, UnsafePathError, RelocationError, LocalIOError: See ``emit``.
+    """
+    started = time.monotonic()
+    with opened(blob) as reader:
+        records = reader.index.roots
+        found = resolve([root])
+        names = {record.name for record in records}
+        wanted = [record for record in records if record.name == found[0].name or len(records) == 1]
+        wanted = wanted or [record for record in records if record.kind == found[0].kind.name]
+        if len(wanted) != 1:
+            raise UsageError(f"the bundle has the roots {', '.join(sorted(names))}: name one of them, as in NAME:KIND=PATH")
+        places = {wanted[0].name: replace(found[0], name=wanted[0].name)}
+        entries = [entry for entry in reader.index.entries if entry.root == wanted[0].name]
+        report = emit(reader, entries, places, replace(options, repair_only=True))
+    return _unpack_report(report, (), places, started)

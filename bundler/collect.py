@@ -1,0 +1,411 @@
+"""Cache directories -> entries. Reads only; an entry is taken whole or not at all.
+
+Everything is read once. A small tree is kept in memory until it is written; of a large one only digests and positions
+are kept, and each file is read again when its turn in the payload comes. A file that is not the same then makes the
+whole pack start over without its entry.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+
+from bundler import check
+from bundler.errors import LocalIOError, RelocationError, UsageError
+from bundler.kinds import excluded, is_literal, unit_of
+from bundler.model import Profile, Relocation, Skipped, Target, Unit
+from bundler.relocate import make_group, parse_literal
+from bundler.roots import Root
+
+__all__ = ["ChangedError", "Collected", "Draft", "File", "Options", "collect", "long_strings", "read_file", "stream_file"]
+
+_CHUNK = 1 << 20  # bytes read at a time from a large file
+_EDGE = 64  # bytes looked at on either end of a large file
+_COPY_MINIMUM = 128  # bytes; a shorter copy costs more in the index than it saves
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class ChangedError(Exception):
+    """A file is not as it was when it was first read. Never leaves ``pack``."""
+
+    def __init__(self, root: str, path: str) -> None:
+        super().__init__(root, path)
+        self.root = root
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes."""
+
+    profile: Profile = Profile.FULL
+    exclude: tuple[str, ...] = ()
+    keep_bytes: int = 64 << 20
+    banned: frozenset[tuple[str, str]] = frozenset()  # identities that changed under our hands twice
+
+
+@dataclass(slots=True)
+class File:
+    """One file of a draft, in its placeholder form.
+
+    Attributes:
+        name: Inside the entry.
+        digest: Raw SHA-256 of the placeholder form.
+        size: Its bytes.
+        disk_size: Bytes of the file as it lies on disk.
+        reopen: Reads the file again, in chunks; only asked of files without placeholders.
+        relocation: Where its placeholders stand.
+        data: Its bytes while they are kept in memory.
+        long: (offset, size, digest) of the strings in a pickle that may be copies of other files.
+        recorded: The root that a handle table names.
+    """
+
+    name: str
+    digest: bytes
+    size: int
+    disk_size: int
+    reopen: Callable[[], Iterable[bytes]]
+    relocation: Relocation | None = None
+    data: bytes | None = field(default=None, repr=False)
+    long: tuple[tuple[int, int, bytes], ...] = field(default=(), repr=False)
+    recorded: str = ""
+
+
+@dataclass(slots=True)
+class Draft:
+    """An entry that was found whole.
+
+    ``recorded`` is the directory that its group file names, or the root that its handle table names; "" without either.
+    ``module`` is the file name of the Python module that a kernel was compiled from; "" when it does not say.
+    """
+
+    root: str
+    path: str
+    unit: Unit
+    files: list[File]
+    target: Target | None = None
+    needs: tuple[str, ...] = ()
+    recorded: str = ""
+    module: str = ""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What lies in the roots: whole entries, what was left out and why, and bytes on disk of what is taken."""
+
+    drafts: list[Draft] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    damaged: list[tuple[str, check.Problem]] = field(default_factory=list)  # those of ``skipped`` that fail a check
+    bytes_in: int = 0
+    compile_ns: int = 0  # time that torch spent on the FX graphs, as their entries say
+
+
+def collect(root: Root, options: Options, into: Collected) -> None:
+    """Read one root into ``into``.
+
+    Raises:
+        LocalIOError: The root itself cannot be read.
+        UsageError: The root is a kernel directory itself.
+    """
+    _Collector(root, options, into).run()
+
+
+class _Collector:
+    """Walks one root. Paths in it are relative to the root, with ``/``."""
+
+    def __init__(self, root: Root, options: Options, into: Collected) -> None:
+        self._root = root
+        self._options = options
+        self._into = into
+        self._budget = options.keep_bytes
+
+    def run(self) -> None:
+        try:
+            names = sorted(os.listdir(self._root.path))
+        except OSError as error:
+            raise LocalIOError.from_os_error(error, "read the root", self._root.path) from error
+        if any(check.is_group(name) for name in names):
+            parent = os.path.dirname(self._root.path)
+            raise UsageError(f"{self._root.path} is a kernel directory, not a root: name the directory above it, {parent}")
+        self._directory("", names)
+
+    def _skip(self, path: str, reason: str) -> None:
+        shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
+        self._into.skipped.append(Skipped(f"{self._root.name}/{shown}", reason))
+
+    def _damaged(self, path: str, problems: Sequence[check.Problem]) -> None:
+        self._skip(path, "; ".join(map(str, problems[:3])))
+        self._into.damaged += [(f"{self._root.name}/{path}", problem) for problem in problems]
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self._root.path, *path.split("/"))
+
+    def _directory(self, path: str, names: Sequence[str]) -> None:
+        files, directories = [], []
+        for name in names:
+            below = f"{path}/{name}" if path else name
+            if excluded(self._root.kind, below) or self._is_excluded(below):
+                continue
+            mode = self._mode(below)
+            if mode is None:
+                continue
+            if stat.S_ISDIR(mode):
+                directories.append(below)
+            elif stat.S_ISREG(mode):
+                files.append(name)
+            else:
+                kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+                self._skip(below, f"{kind}: a bundle holds regular files only")
+        if path and any(check.is_group(name) for name in files):
+            self._kernel(path, files)
+        else:
+            for name in files:
+                self._single(f"{path}/{name}" if path else name)
+        for below in directories:
+            listed = self._list(below)
+            if listed is not None:
+                self._directory(below, listed)
+
+    def _is_excluded(self, path: str) -> bool:
+        forms = (path, f"{self._root.name}/{path}")
+        return any(fnmatchcase(form, pattern) for pattern in self._options.exclude for form in forms)
+
+    def _mode(self, path: str) -> int | None:
+        try:
+            path.encode("utf-8")
+        except UnicodeEncodeError:
+            self._skip(path, "the name is not UTF-8, and a bundle holds UTF-8 names only")
+            return None
+        try:
+            return os.lstat(self._full(path)).st_mode
+        except FileNotFoundError:  # a compiler renamed it away between listing and looking: not an entry (any more)
+            return None
+        except OSError as error:
+            self._skip(path, f"cannot be read: {error.strerror}")
+            return None
+
+    def _list(self, path: str) -> list[str] | None:
+        try:
+            return sorted(os.listdir(self._full(path)))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._skip(path, f"cannot be listed: {error.strerror}")
+            return None
+
+    # -- entries -------------------------------------------------------------------------------------------------
+
+    def _keep(self, draft: Draft) -> None:
+        if (draft.root, draft.path) in self._options.banned:
+            self._skip(draft.path, "changed while it was read, twice: something is writing to it")
+            return
+        for file in draft.files:
+            if file.data is not None:
+                # What was made or edited cannot simply be read again, and is small: a group file, a handle table.
+                if file.relocation is not None or len(file.data) <= self._budget:
+                    self._budget -= len(file.data)
+                else:
+                    file.data = None
+        self._into.drafts.append(draft)
+        self._into.bytes_in += sum(file.disk_size for file in draft.files)
+
+    def _kernel(self, path: str, names: list[str]) -> None:
+        draft = None
+        for attempt in (1, 2):  # what vanishes or changes is read once more, then given up
+            try:
+                draft = self._read_kernel(path, names)
+                break
+            except ChangedError as error:
+                if attempt == 2:
+                    self._skip(path, f"{error.path.rpartition('/')[2]} changed or vanished while it was read, twice")
+                names = [n for n in self._list(path) or [] if not excluded(self._root.kind, f"{path}/{n}")]
+            except OSError as error:
+                self._skip(path, f"cannot be read: {error.strerror}")
+                break
+        if draft is not None:
+            self._keep(draft)
+
+    def _read_kernel(self, path: str, names: list[str]) -> Draft | None:
+        key = path.rpartition("/")[2]
+        files: dict[str, File] = {}
+        facts: dict[str, check.Facts] = {}
+        for name in names:
+            if not stat.S_ISREG(os.lstat(self._full(f"{path}/{name}")).st_mode):
+                continue
+            files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
+        problems, target = check.judge(facts)
+        if problems:
+            self._damaged(path, problems)
+            return None
+        module = module_of({name: file.data for name, file in files.items() if file.data is not None})
+        if self._options.profile is Profile.RUNTIME:
+            files = _runtime_files(files, facts)
+        recorded = next((f.group.directory for f in facts.values() if f.group), "")
+        return Draft(
+            self._root.name,
+            path,
+            Unit.KERNEL,
+            [files[name] for name in sorted(files)],
+            target,
+            recorded=recorded,
+            module=module,
+        )
+
+    def _single(self, path: str) -> None:
+        unit, name = unit_of(path), path.rpartition("/")[2]
+        for attempt in (1, 2):
+            try:
+                file, facts = self._read(path, name, unit, "")
+                if facts.problems:
+                    self._damaged(path, facts.problems)
+                else:
+                    self._into.compile_ns += facts.compile_ns
+                    self._keep(Draft(self._root.name, path, unit, [file], needs=facts.needs, recorded=file.recorded))
+                return
+            except RelocationError as error:
+                self._damaged(path, (check.Problem("bad_python", name, error.reason),))
+                return
+            except ChangedError:
+                if attempt == 2:
+                    self._skip(path, "changed or vanished while it was read, twice")
+            except OSError as error:
+                self._skip(path, f"cannot be read: {error.strerror}")
+                return
+
+    def _read(self, path: str, name: str, unit: Unit, key: str) -> tuple[File, check.Facts]:
+        full = self._full(path)
+        try:
+            size = os.lstat(full).st_size
+            if size > check.WHOLE_LIMIT:
+                return _read_large(full, name, unit, self._root.name, path)
+            data = read_file(full)
+        except FileNotFoundError as error:
+            raise ChangedError(self._root.name, path) from error
+        if data is None:
+            raise ChangedError(self._root.name, path)
+        facts = check.examine(name, data, unit, key=key)
+        stored, relocation, recorded = data, None, ""
+        if facts.group is not None:
+            stored, relocation = facts.group.data, facts.group.relocation
+        elif unit is not Unit.KERNEL and is_literal(self._root.kind, path) and not facts.problems:
+            literal = parse_literal(data, path.rpartition("/")[0], name=name)
+            stored, relocation, recorded = literal.data, literal.relocation, literal.root
+        long = long_strings(data, facts)
+        digest = hashlib.sha256(stored).digest()
+        reopen = partial(stream_file, full)
+        return File(name, digest, len(stored), len(data), reopen, relocation, stored, long, recorded), facts
+
+
+_LOCATION = re.compile(rb'loc\("([^"\\]+\.py)":')
+_LOCATED = (".ttir", ".source", ".ttgir")  # stages that name their source, earliest first
+
+
+def module_of(files: Mapping[str, bytes]) -> str:
+    """Return the file name of the Python module that a kernel was compiled from, from its IR; "" when it does not say."""
+    for stage in _LOCATED:
+        for name, data in files.items():
+            match = _LOCATION.search(data) if name.endswith(stage) else None
+            if match:
+                return match.group(1).rpartition(b"/")[2].decode("utf-8", "replace")
+    return ""
+
+
+def long_strings(data: bytes, facts: check.Facts) -> tuple[tuple[int, int, bytes], ...]:
+    """Return (offset, size, digest) of the strings of a pickle that are worth looking up among other files."""
+    view = memoryview(data)
+    return tuple(
+        (offset, size, hashlib.sha256(view[offset : offset + size]).digest())
+        for offset, size in facts.long
+        if size >= _COPY_MINIMUM
+    )
+
+
+def _runtime_files(files: dict[str, File], facts: dict[str, check.Facts]) -> dict[str, File]:
+    """Keep what a launch reads: each group's binaries and metadata, and a group file that names just those."""
+    kept: dict[str, File] = {}
+    for name, fact in facts.items():
+        if fact.group is None:
+            continue
+        chosen = set(check.binaries(fact.group.members))
+        members = [m for m in fact.group.members if m in chosen or m.endswith(".json")]
+        group = make_group(members)
+        kept[name] = File(
+            name,
+            hashlib.sha256(group.data).digest(),
+            len(group.data),
+            files[name].disk_size,
+            tuple,  # made, not read: nothing to reopen
+            group.relocation,
+            group.data,
+        )
+        kept.update((member, files[member]) for member in members)
+    return kept
+
+
+def read_file(path: str) -> bytes | None:
+    """Return the bytes of a regular file; None when it changed while it was read (size or time of change).
+
+    A FIFO does not block, and a symbolic link in the last part is not followed.
+
+    Raises:
+        OSError: It cannot be opened or read; ENOENT when it has vanished.
+    """
+    fd = os.open(path, _READ_FLAGS)
+    try:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        data = _read_all(fd, before.st_size)
+        after = os.fstat(fd)
+    finally:
+        os.close(fd)
+    same = len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns
+    return data if same else None
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    data = os.read(fd, size + 1)  # one byte more than there should be shows growth, and the end, in one call
+    if len(data) >= size:
+        return data
+    parts = [data]
+    while part := os.read(fd, _CHUNK):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _read_large(full: str, name: str, unit: Unit, root: str, path: str) -> tuple[File, check.Facts]:
+    """Hash a file that is too large to hold; its edges alone are checked."""
+    hasher, size, nul_only, head, tail = hashlib.sha256(), 0, True, b"", b""
+    for chunk in stream_file(full):
+        hasher.update(chunk)
+        size += len(chunk)
+        nul_only = nul_only and chunk.count(0) == len(chunk)
+        head = head or chunk[:_EDGE]
+        tail = (tail + chunk[-_EDGE:])[-_EDGE:]
+    if os.lstat(full).st_size != size:
+        raise ChangedError(root, path)
+    facts = check.examine_large(name, head, tail, unit, nul_only=nul_only)
+    return File(name, hasher.digest(), size, size, partial(stream_file, full)), facts
+
+
+def stream_file(path: str) -> Iterator[bytes]:
+    """Yield a regular file in chunks of at most 1 MiB, not following a link in the last part.
+
+    Raises:
+        OSError: It cannot be opened or read.
+    """
+    fd = os.open(path, _READ_FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        while chunk := os.read(fd, _CHUNK):
+            yield chunk
+    finally:
+        os.close(fd)

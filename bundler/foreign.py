@@ -1,0 +1,38 @@
+"""Foreign paths: absolute paths inside artifacts that a restore keeps byte for byte. They are counted, not rewritten.
+
+Triton and Inductor write them into metadata (``extern_libs``), source locations, debug sections and pickles. None of
+them is opened when a kernel is loaded, but who reads a bundle wants to know what it says about the machine it came from.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["prefixes"]
+
+# A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), or the
+# length of a short pickled string. Each pattern starts with fixed bytes, which the engine finds at memory speed.
+_PATH = rb"(/(?:[^\x00-\x1f\"'\\<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
+_PATTERNS = tuple(re.compile(lead + _PATH) for lead in (rb'"', rb"'", rb"\x00", rb"\x8c[\x02-\xff]"))
+
+_MAX_PREFIXES = 64  # per file; what comes after is cut to two parts, so that a list of sources does not fill the index
+
+
+def prefixes(data: bytes | bytearray | memoryview, root: str = "") -> tuple[str, ...]:
+    """Return the directories of the absolute paths in ``data``, sorted, each once.
+
+    Args:
+        data: Bytes of a file, or of a part of it.
+        root: Where the root was recorded; paths below it are all given as ``root``. "" when it is not known.
+    """
+    found: set[bytes] = set()
+    for pattern in _PATTERNS:
+        found.update(match.group(1) for match in pattern.finditer(data))
+    named = {_shorten(path.decode("ascii").rstrip("/"), root) for path in found}
+    if len(named) > _MAX_PREFIXES:
+        named = {"/".join(path.split("/")[:3]) for path in named}
+    return tuple(sorted(named)[:_MAX_PREFIXES])
+
+
+def _shorten(path: str, root: str) -> str:
+    return root if root and (path + "/").startswith(root.rstrip("/") + "/") else path

@@ -1,0 +1,61 @@
+"""One zstd frame (RFC 8878) <-> its bytes, with nothing taken on trust.
+
+zstandard ignores ``max_output_size`` once a frame declares its size, and accepts bytes after the frame by default. So
+the declared size is compared with the index first, and the frame must be all there is.
+"""
+
+from __future__ import annotations
+
+import zstandard
+
+from bundler.errors import FormatError, LimitExceededError
+from bundler.formats.limits import WINDOW_LOG
+
+__all__ = ["compress", "decompress"]
+
+
+def compress(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    """Return ``data`` as one frame that declares its size and ends in a checksum.
+
+    Args:
+        data: Any C-contiguous buffer of bytes.
+        level: zstd level, 1 to 22.
+    """
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        level, window_log=WINDOW_LOG, source_size=len(data), write_content_size=1, write_checksum=1
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters).compress(data)
+
+
+def decompress(frame: bytes | memoryview, raw_size: int, *, what: str, offset: int, name: str) -> bytes:
+    """Return the ``raw_size`` bytes of a frame.
+
+    Args:
+        frame: Exactly one frame.
+        raw_size: Bytes that it must declare and hold; the caller has compared it with its limit.
+        what: The part of the bundle, for messages.
+        offset: Where the frame starts, for messages, in bytes of the file.
+        name: The file, for messages.
+
+    Raises:
+        FormatError: Not one whole frame of ``raw_size`` bytes, a dictionary is asked for, or bytes follow.
+        LimitExceededError: The window is larger than ``WINDOW_LOG`` allows.
+    """
+    try:
+        parameters = zstandard.get_frame_parameters(frame)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"{what} is not a zstd frame: {error}", offset, name) from error
+    if parameters.content_size != raw_size:
+        raise FormatError(f"{what} declares {parameters.content_size} bytes, the index says {raw_size}", offset, name)
+    if parameters.dict_id:
+        raise FormatError(f"{what} asks for dictionary {parameters.dict_id}, the format has none", offset, name)
+    if parameters.window_size > max(1 << WINDOW_LOG, raw_size):
+        raise LimitExceededError(f"window of {what} in bytes", parameters.window_size, 1 << WINDOW_LOG, name)
+    try:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
+        raw = decompressor.decompress(frame, max_output_size=raw_size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"{what} does not decompress: {error}", offset, name) from error
+    if len(raw) != raw_size:
+        raise FormatError(f"{what} holds {len(raw)} bytes, the index says {raw_size}", offset, name)
+    return raw

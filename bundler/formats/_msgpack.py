@@ -1,0 +1,75 @@
+"""msgpack in one spelling: written one way, and refused when it is spelled any other way.
+
+msgpack keeps the last of two equal keys, and reads integers and lengths in longer spellings than they need. Two readers
+could then see two indexes in one file. So what was decoded is encoded again, and the bytes must be the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import msgpack
+
+from bundler.errors import FormatError
+
+__all__ = ["decode", "encode"]
+
+_MAX_DEPTH = 32  # of nested maps and arrays; the index has 5
+
+
+def encode(value: Any) -> bytes:
+    """Return the canonical bytes of ``value``: maps sorted by key, shortest integers, no floats.
+
+    Raises:
+        TypeError: A float, or another type that the format does not have.
+    """
+    return bytes(msgpack.packb(_canonical(value, 0), use_bin_type=True))
+
+
+def _canonical(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise TypeError(f"nested deeper than {_MAX_DEPTH}")
+    if value is None or isinstance(value, (bool, int, str, bytes)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("the keys of a map are strings")
+        return {key: _canonical(value[key], depth + 1) for key in sorted(value)}
+    raise TypeError(f"the format has no {type(value).__name__}")
+
+
+def decode(data: bytes, *, what: str, offset: int, name: str) -> Any:
+    """Return the value of canonical bytes.
+
+    Args:
+        data: Exactly one msgpack value; its size has been compared with the limit.
+        what: The part of the bundle, for messages.
+        offset: Where it starts in the file, in bytes, for messages.
+        name: The file, for messages.
+
+    Raises:
+        FormatError: Not msgpack, bytes left over, or another spelling than ``encode`` gives.
+    """
+
+    def no_extension(code: int, _: bytes) -> NoReturn:
+        raise ValueError(f"extension type {code}")
+
+    try:
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            ext_hook=no_extension,
+            max_bin_len=len(data),
+            max_str_len=len(data),
+            max_array_len=len(data),
+            max_map_len=len(data),
+        )
+        again = encode(value)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise FormatError(f"{what} is not msgpack of this format: {error}", offset, name) from error
+    if again != data:
+        raise FormatError(f"{what} is not in the canonical spelling", offset, name)
+    return value

@@ -1,0 +1,191 @@
+"""What the rows of an index must obey beyond their shape. Each rule names the harm that it stops. FORMAT.md section 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+
+from bundler.errors import FormatError, LimitExceededError, UnsafePathError
+from bundler.formats.limits import (
+    MAX_BLOCK_SIZE,
+    MAX_CONTENT_SIZE,
+    MAX_COUNT,
+    MAX_EXPANSION,
+    MAX_FREE_EXPANSION,
+    MAX_NAME_SIZE,
+    MAX_PATH_SIZE,
+)
+from bundler.model import Entry, Index, Unit
+
+__all__ = ["check", "check_path", "own_sizes"]
+
+_RESERVED = ".tb-"  # staging names: kinds.STAGING_PREFIX, which this module may not import
+_ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, name: str) -> None:
+    """Refuse an index that a restore could not carry out, or should not.
+
+    Args:
+        index: Of the right shape.
+        payload_size: Bytes of the payload section, from the header.
+        bundle_size: Bytes of the whole file, from the header.
+        offset: Where the index starts in the file, for messages.
+        name: The file, for messages.
+
+    Raises:
+        FormatError: A rule is broken.
+        LimitExceededError: A count or size is above its limit.
+        UnsafePathError: A path that could leave the root, or stands for something of ours.
+    """
+    _check_counts(index, name)
+    try:
+        _check_frames(index, payload_size)
+        _check_contents(index)
+        _check_entries(index)
+    except _BrokenRuleError as error:
+        raise FormatError(str(error), offset, name) from error
+    # A small file that unpacks to terabytes is refused before the first byte of it.
+    size = index.content_size
+    if size > MAX_FREE_EXPANSION and size > bundle_size * MAX_EXPANSION:
+        raise LimitExceededError("bytes of files per byte of bundle", size // bundle_size, MAX_EXPANSION, name)
+
+
+class _BrokenRuleError(Exception):
+    """A rule is broken; becomes a FormatError with its place."""
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise _BrokenRuleError(what)
+
+
+def _check_counts(index: Index, name: str) -> None:
+    files = max((len(entry.artifacts) for entry in index.entries), default=0)
+    for what, count in (
+        ("number of roots", len(index.roots)),
+        ("number of entries", len(index.entries)),
+        ("number of contents", len(index.contents)),
+        ("number of frames", len(index.frames)),
+        ("number of files in one entry", files),
+    ):
+        if count > MAX_COUNT:
+            raise LimitExceededError(what, count, MAX_COUNT, name)
+    for what, size, limit in (
+        *(("raw bytes of a frame", frame.raw_size, MAX_BLOCK_SIZE) for frame in index.frames),
+        *(("bytes of a content", content.size, MAX_CONTENT_SIZE) for content in index.contents),
+    ):
+        if size > limit:
+            raise LimitExceededError(what, size, limit, name)
+
+
+def _check_frames(index: Index, payload_size: int) -> None:
+    stored = sum(frame.stored_size for frame in index.frames)
+    _require(stored == payload_size, f"the frames are {stored} bytes, the header says {payload_size}")
+    for number, frame in enumerate(index.frames):
+        _require(len(frame.digest) == 32, f"the digest of frame {number} has {len(frame.digest)} bytes, not 32")
+        # Empty frames would let one payload be cut into frames in many ways.
+        _require(frame.stored_size > 0 and frame.raw_size > 0, f"frame {number} is empty")
+
+
+def own_sizes(index: Index) -> list[int]:
+    """Return how many bytes each content has of its own, in payload order; the rest of it are copies."""
+    contents = index.contents
+    return [content.size - sum(contents[number].size for _, number in content.copies) for content in contents]
+
+
+def _check_contents(index: Index) -> None:
+    contents = index.contents
+    for number, content in enumerate(contents):
+        for _, source in content.copies:
+            # Copies of copies would let a few rows stand for any number of bytes; a later source cannot be streamed.
+            _require(source < number, f"content {number} copies content {source}, which does not stand before it")
+            _require(not contents[source].copies, f"content {number} copies content {source}, itself made of copies")
+        _require(content.foreign < len(index.foreign), f"content {number} names row {content.foreign} of foreign paths")
+    own = own_sizes(index)
+    for number, content in enumerate(contents):
+        gaps = sum(gap for gap, _ in content.copies)
+        _require(own[number] >= gaps, f"content {number} has {own[number]} bytes of its own, its copies need {gaps}")
+    raw = sum(frame.raw_size for frame in index.frames)
+    _require(sum(own) == raw, f"the contents have {sum(own)} bytes of their own, the frames hold {raw}")
+    _require(len({content.digest for content in contents}) == len(contents), "a content stands twice")
+    used = {artifact.content for entry in index.entries for artifact in entry.artifacts}
+    _require(max(used, default=-1) < len(contents), f"a file refers to content {max(used, default=-1)}, out of range")
+    # Unused bytes are room for a second, hidden file.
+    used |= {source for content in contents for _, source in content.copies}
+    _require(len(used) == len(contents), f"{len(contents) - len(used)} contents belong to no file")
+
+
+def _check_entries(index: Index) -> None:
+    names = [root.name for root in index.roots]
+    _require(names == sorted(set(names)), "the roots are not sorted, or one stands twice")
+    for root in index.roots:
+        _require(bool(_ROOT_NAME.fullmatch(root.name)), f"root name {root.name!r}")
+    _require(index.foreign[:1] == ((),), "row 0 of foreign paths is not empty")
+    before: tuple[str, str] = ("", "")
+    for entry in index.entries:
+        _require(entry.identity > before, f"entry {entry} is not sorted, or stands twice")
+        before = entry.identity
+        check_path(entry.path, str(entry))
+        _check_artifacts(entry, index)
+    _check_collisions(index.entries)
+
+
+def _check_artifacts(entry: Entry, index: Index) -> None:
+    names = [artifact.name for artifact in entry.artifacts]
+    _require(bool(names) and names == sorted(set(names)), f"the files of {entry} are none, not sorted, or twice there")
+    if entry.unit is Unit.KERNEL:
+        for name in names:
+            _require("/" not in name, f"file {name!r} of kernel {entry} lies in another directory")
+            check_path(name, f"{entry}/{name}")
+    else:
+        _require(names == [entry.path.rpartition("/")[2]], f"{entry} does not have the one file of its name")
+    for artifact in entry.artifacts:
+        if artifact.relocation:
+            _check_relocation(entry, artifact.name, artifact.relocation.offsets, index.contents[artifact.content].size)
+
+
+def _check_relocation(entry: Entry, name: str, offsets: Sequence[int], size: int) -> None:
+    # The shortest placeholder has six bytes; where one really stands is seen when it is written over.
+    apart = all(after - before >= 6 for before, after in zip(offsets, offsets[1:]))
+    _require(apart and offsets[-1] + 6 <= size, f"the placeholders of {entry}/{name} overlap or lie beyond {size} bytes")
+
+
+def _check_collisions(entries: Sequence[Entry]) -> None:
+    """No file may be written twice, nor stand where another needs a directory."""
+    files: set[str] = set()
+    directories: set[str] = set()
+    for entry in entries:
+        base = f"{entry.root}/{entry.directory}" if entry.directory else entry.root
+        for artifact in entry.artifacts:
+            path = f"{base}/{artifact.name}"
+            _require(path not in files, f"two entries write {path}")
+            files.add(path)
+        directories.update(accumulate(base.split("/"), lambda left, right: f"{left}/{right}"))
+    both = files & directories
+    _require(not both, f"{min(both, default='')} is a file of one entry and a directory of another")
+
+
+def check_path(path: str, name: str) -> None:
+    """Refuse a path that is not a plain one below its root.
+
+    Raises:
+        UnsafePathError: Absolute, with an empty part, ``.``, ``..`` or NUL, of a reserved name, or not UTF-8.
+        LimitExceededError: A part or the whole is too long.
+    """
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnsafePathError(path, "the name is not UTF-8") from error
+    if len(encoded) > MAX_PATH_SIZE:
+        raise LimitExceededError("bytes of a path", len(encoded), MAX_PATH_SIZE, name)
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            raise UnsafePathError(path, f"a bundle holds plain relative paths, and this one has the part {part!r}")
+        if "\0" in part:
+            raise UnsafePathError(path, "a NUL in a name")
+        if part.startswith(_RESERVED):
+            raise UnsafePathError(path, f"names that start with {_RESERVED} are reserved for staging")
+        if len(part.encode("utf-8")) > MAX_NAME_SIZE:
+            raise LimitExceededError("bytes of a file name", len(part.encode("utf-8")), MAX_NAME_SIZE, name)

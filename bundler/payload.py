@@ -1,0 +1,157 @@
+"""What was collected -> the rows of an index and the order of the payload.
+
+Contents are stored once. They stand by kind and then by name, so that like lies beside like inside one solid block, and
+contents made of copies stand last, behind everything that they copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bundler import check
+from bundler.collect import ChangedError, Collected, Draft, File
+from bundler.foreign import prefixes
+from bundler.formats import Source
+from bundler.formats.v1 import Buffer
+from bundler.model import Artifact, Content, Entry, Index, Unit
+
+__all__ = ["Payload", "lay_out"]
+
+# Stages of one kernel share names, types and source lines with the next stage; metadata and modules are small.
+_ORDER = {
+    suffix: rank
+    for rank, suffix in enumerate(
+        (".json", "group", ".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".cubin", ".hsaco", ".py", ".cpp")
+    )
+}
+_LAST = len(_ORDER)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A content before it has a number."""
+
+    file: File
+    draft: Draft
+    copies: list[tuple[int, int, bytes]]  # (offset, size, digest) inside the content
+
+    @property
+    def order(self) -> tuple[bool, int, str, int, bytes]:
+        name = self.file.name
+        kind = "group" if check.is_group(name) else check.suffix(name)
+        return (bool(self.copies), _ORDER.get(kind, _LAST), name, self.file.size, self.file.digest)
+
+
+@dataclass(slots=True)
+class Payload:
+    """Entries, and the contents they refer to in payload order; foreign paths are known once the contents were read."""
+
+    entries: tuple[Entry, ...]
+    sources: list[Source]
+    _foreign: list[tuple[str, ...]]
+
+    def annotate(self, index: Index) -> Index:
+        """Fill in the rows of foreign paths that were seen while the contents were written."""
+        rows = [(), *sorted({row for row in self._foreign if row})]
+        numbers = {row: number for number, row in enumerate(rows)}
+        contents = tuple(
+            replace(content, foreign=numbers[row]) for content, row in zip(index.contents, self._foreign)
+        )
+        return replace(index, contents=contents, foreign=tuple(rows))
+
+
+def lay_out(collected: Collected, recorded: dict[str, str]) -> Payload:
+    """Number the contents of what was collected.
+
+    Args:
+        collected: Drafts of every root.
+        recorded: The path that each root had when its files were written, by name: shown once, as one foreign path.
+    """
+    pieces = _pieces(collected.drafts)
+    ordered = sorted(pieces.values(), key=lambda piece: piece.order)
+    numbers = {piece.file.digest: number for number, piece in enumerate(ordered)}
+    foreign: list[tuple[str, ...]] = [()] * len(ordered)
+    sources = [
+        Source(_content(piece, numbers), _own_bytes(piece, number, recorded.get(piece.draft.root, ""), foreign))
+        for number, piece in enumerate(ordered)
+    ]
+    entries = sorted((_entry(draft, numbers) for draft in collected.drafts), key=lambda entry: entry.identity)
+    return Payload(tuple(entries), sources, foreign)
+
+
+def _pieces(drafts: Sequence[Draft]) -> dict[bytes, _Piece]:
+    pieces: dict[bytes, _Piece] = {}
+    for draft in drafts:
+        for file in draft.files:
+            piece = pieces.setdefault(file.digest, _Piece(file, draft, []))
+            if piece.file.data is None and file.data is not None:
+                piece.file = file
+    known = set(pieces)
+    for digest, piece in pieces.items():
+        piece.copies = [copy for copy in piece.file.long if copy[2] in known and copy[2] != digest]
+    # One level deep: what is made of copies is not itself copied.
+    composite = {digest for digest, piece in pieces.items() if piece.copies}
+    for piece in pieces.values():
+        piece.copies = [copy for copy in piece.copies if copy[2] not in composite]
+    return pieces
+
+
+def _content(piece: _Piece, numbers: dict[bytes, int]) -> Content:
+    copies, last = [], 0
+    for offset, size, digest in piece.copies:
+        copies.append((offset - last, numbers[digest]))
+        last = offset + size
+    return Content(piece.file.digest, piece.file.size, tuple(copies))
+
+
+def _own_bytes(
+    piece: _Piece, number: int, recorded: str, foreign: list[tuple[str, ...]]
+) -> Callable[[], Iterator[Buffer]]:
+    def own() -> Iterator[Buffer]:
+        found: set[str] = set()
+        for chunk in _own_chunks(piece):
+            found.update(prefixes(chunk, recorded))
+            yield chunk
+        foreign[number] = tuple(sorted(found))
+
+    return own
+
+
+def _own_chunks(piece: _Piece) -> Iterator[Buffer]:
+    if piece.file.data is None and piece.file.size > check.WHOLE_LIMIT:
+        yield from _read_again(piece)
+        return
+    data = piece.file.data
+    if data is None:
+        data = b"".join(_read_again(piece))
+    elif piece.file.relocation is None:
+        piece.file.data = None  # in a moment it is in the payload, and the memory is free for what comes next
+    view, last = memoryview(data), 0
+    for offset, size, _ in piece.copies:
+        yield view[last:offset]
+        last = offset + size
+    yield view[last:]
+
+
+def _read_again(piece: _Piece) -> Iterator[bytes]:
+    """Yield a file from where it came; its digest must be what it was."""
+    hasher = hashlib.sha256()
+    try:
+        for chunk in piece.file.reopen():
+            hasher.update(chunk)
+            yield chunk
+    except OSError as error:
+        raise ChangedError(piece.draft.root, piece.draft.path) from error
+    if hasher.digest() != piece.file.digest:
+        raise ChangedError(piece.draft.root, piece.draft.path)
+
+
+def _entry(draft: Draft, numbers: dict[bytes, int]) -> Entry:
+    artifacts = tuple(
+        Artifact(file.name, numbers[file.digest], file.relocation if file.relocation and file.relocation.offsets else None)
+        for file in sorted(draft.files, key=lambda file: file.name)
+    )
+    needs = draft.needs if draft.unit is Unit.HOST_BINARY else ()
+    return Entry(draft.root, draft.path, draft.unit, artifacts, draft.target, needs)
