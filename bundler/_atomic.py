@@ -1,7 +1,7 @@
 """System calls that change a tree, one function each: the only places where this package writes, syncs or renames.
 
-Faults are injected here by replacing a function of this module, so callers use them as ``_atomic.rename(...)``. Names are
-relative to a directory descriptor, so that no path is walked twice and no link in it is followed.
+Faults are injected here by replacing a function of this module, so callers use them as ``_atomic.rename(...)``. Names
+are relative to a directory descriptor, so that no path is walked twice and no link in it is followed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import BinaryIO, Union
+from typing import BinaryIO, TypeAlias
 
 from bundler import _owner
 
@@ -31,7 +31,7 @@ __all__ = [
     "write",
 ]
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE and RENAME_EXCHANGE: linux/fs.h
 

@@ -78,9 +78,8 @@ def _place() -> tuple[str, str]:
 
 
 def _start_of(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 when it cannot be known. Source: proc(5), field 22."""
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command in brackets may itself hold brackets and blanks.
-            return int(file.read().rpartition(b")")[2].split()[19])
+    """Return when a process started, in clock ticks since boot; 0 when unknown. Source: proc(5), field 22."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The command in brackets may itself hold brackets and blanks.
+        return int(file.read().rpartition(b")")[2].split()[19])
     return 0

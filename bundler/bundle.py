@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, BinaryIO, Union
+from typing import Any, BinaryIO, TypeAlias
 
 from bundler import _atomic, host
 from bundler.collect import ChangedError, Collected, Options, collect
-from bundler.emit import Conflict, EmitOptions, EmitReport, OnConflict, emit
+from bundler.emit import Conflict, EmitOptions, EmitReport, emit
 from bundler.errors import (
     BundlerError,
     IncompatibleTargetError,
@@ -33,11 +33,24 @@ from bundler.roots import Root, environment, place_roots, resolve
 from bundler.stage import Damage
 from bundler.winners import drop_losers
 
-__all__ = ["Blob", "PackReport", "RootLike", "Selection", "SkippedEntry", "UnpackReport", "opened", "pack", "repair", "unpack"]
+__all__ = [
+    "Blob",
+    "PackReport",
+    "RootLike",
+    "Selection",
+    "SkippedEntry",
+    "UnpackReport",
+    "opened",
+    "pack",
+    "repair",
+    "unpack",
+    "write_collected",
+]
 
-Blob = Union[str, "os.PathLike[str]", bytes, BinaryIO]
-RootLike = Union[str, "os.PathLike[str]", Root]
+Blob: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO"
+RootLike: TypeAlias = "str | os.PathLike[str] | Root"
 
+_DEFAULT = EmitOptions()
 _MAX_SKIPPED = 1000  # rows in the index; all are in the report
 
 
@@ -100,7 +113,16 @@ def pack(
         _require_entries(found, collected, strict=strict)
         try:
             with _output(out) as (file, name):
-                written = _write(file, name, found, collected, options, level, facts or {}, progress)
+                written = write_collected(
+                    file,
+                    found,
+                    collected,
+                    profile=options.profile,
+                    level=level,
+                    facts=_facts(collected, facts or {}),
+                    spool_directory=_spool_directory(name),
+                    progress=progress,
+                )
             break
         except ChangedError as error:
             # A file is not what it was a moment ago: begin again, and the second time without its entry.
@@ -133,7 +155,9 @@ def _collect(roots: Sequence[Root], options: Options, *, winners_only: bool) -> 
 
 def _require_entries(roots: Sequence[Root], collected: Collected, *, strict: bool) -> None:
     if not collected.drafts:
-        reason = f"no entry is whole ({len(collected.skipped)} skipped)" if collected.skipped else "no cache entry is there"
+        reason = (
+            f"no entry is whole ({len(collected.skipped)} skipped)" if collected.skipped else "no cache entry is there"
+        )
         raise NothingToPackError(", ".join(root.path for root in roots), reason)
     if strict and collected.skipped:
         first = collected.skipped[0]
@@ -160,34 +184,39 @@ def _output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, 
         raise LocalIOError.from_os_error(error, "write the bundle", path) from error
 
 
-def _write(
+def write_collected(
     out: BinaryIO,
-    name: str,
     roots: Sequence[Root],
     collected: Collected,
-    options: Options,
+    *,
+    profile: Profile,
     level: int,
     facts: Mapping[str, Any],
-    progress: Callable[[int], None],
+    spool_directory: str | None = None,
+    progress: Callable[[int], None] = lambda size: None,
 ) -> Written:
+    """Write what was collected as a bundle; ``facts`` are recorded as they are.
+
+    Raises:
+        ChangedError: A file is not what it was when it was collected; nothing was written to ``out``.
+    """
     recorded = _recorded_roots(roots, collected)
     payload = lay_out(collected, recorded)
     index = Index(
-        profile=options.profile,
+        profile=profile,
         roots=tuple(RootRecord(root.name, root.kind.name, root.path) for root in roots),
         entries=payload.entries,
         contents=(),
         frames=(),
-        facts=_facts(collected, recorded, facts),
+        facts={"recorded_roots": recorded, **facts},
         skipped=tuple(collected.skipped[:_MAX_SKIPPED]),
     )
-    directory = os.path.dirname(os.path.realpath(name))
     return write(
         out,
         index,
         payload.sources,
         level=level,
-        spool_directory=directory if os.path.isdir(directory) and name != "-" else None,
+        spool_directory=spool_directory,
         annotate=payload.annotate,
         progress=progress,
     )
@@ -203,13 +232,19 @@ def _recorded_roots(roots: Sequence[Root], collected: Collected) -> dict[str, st
     return recorded
 
 
-def _facts(collected: Collected, recorded: Mapping[str, str], more: Mapping[str, Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {**host.facts(), "recorded_roots": dict(recorded)}
+def _facts(collected: Collected, more: Mapping[str, Any]) -> dict[str, Any]:
+    facts = host.facts()
     if collected.compile_ns:
         facts["compile_milliseconds"] = collected.compile_ns // 1_000_000
     if not any(draft.unit is Unit.HOST_BINARY for draft in collected.drafts):
         facts.pop("cpu_isa", None)  # they say what host binaries may use; without any they say nothing
     return {**facts, **more}
+
+
+def _spool_directory(name: str) -> str | None:
+    """Return the directory of the output, where there is room for it; None for a pipe."""
+    directory = os.path.dirname(os.path.realpath(name))
+    return directory if name != "-" and os.access(directory, os.W_OK) else None
 
 
 # -- unpack ------------------------------------------------------------------------------------------------------------
@@ -227,7 +262,7 @@ class SkippedEntry:
 class UnpackReport:
     """What ``unpack`` did. Counts are of entries unless they say otherwise.
 
-    ``equivalent`` is part of ``unchanged``, ``upgraded`` of ``restored``; ``env`` are the variables that point at the roots.
+    ``equivalent`` is part of ``unchanged``, ``upgraded`` of ``restored``; ``env`` points at the roots.
     """
 
     restored: int
@@ -269,7 +304,7 @@ def unpack(
     *,
     into: str | os.PathLike[str] | None = None,
     selection: Selection = Selection(),
-    options: EmitOptions = EmitOptions(),
+    options: EmitOptions = _DEFAULT,
     environ: Mapping[str, str] | None = None,
 ) -> UnpackReport:
     """Restore a bundle.
@@ -285,7 +320,7 @@ def unpack(
     Raises:
         UsageError: A root has no place, or nothing matches ``only``.
         IncompatibleTargetError: None of the kernels is for a GPU of this host.
-        FormatError, DigestMismatchError, UnsafePathError, RelocationError, EntryExistsError, LocalIOError: See ``emit``.
+        FormatError, DigestMismatchError, UnsafePathError, RelocationError, EntryExistsError, LocalIOError: As ``emit``.
     """
     started = time.monotonic()
     with opened(blob) as reader:
@@ -381,9 +416,7 @@ def _matches(entry: Entry, only: Sequence[str]) -> bool:
     return not only or any(fnmatchcase(form, pattern) for form in forms for pattern in only)
 
 
-def _fitting(
-    index: Index, entries: Sequence[Entry], selection: Selection
-) -> tuple[list[Entry], list[SkippedEntry]]:
+def _fitting(index: Index, entries: Sequence[Entry], selection: Selection) -> tuple[list[Entry], list[SkippedEntry]]:
     if selection.force:
         return list(entries), []
     hosts = host.gpu_targets() if selection.targets is None else selection.targets
@@ -421,7 +454,7 @@ def _refuse_collisions(entries: Sequence[Entry]) -> None:
         seen.add(entry.identity)
 
 
-def repair(blob: Blob, root: RootLike, *, options: EmitOptions = EmitOptions()) -> UnpackReport:
+def repair(blob: Blob, root: RootLike, *, options: EmitOptions = _DEFAULT) -> UnpackReport:
     """Replace the entries of an installed root that are damaged with those of a bundle; nothing is added.
 
     Args:
@@ -441,7 +474,9 @@ def repair(blob: Blob, root: RootLike, *, options: EmitOptions = EmitOptions()) 
         wanted = [record for record in records if record.name == found[0].name or len(records) == 1]
         wanted = wanted or [record for record in records if record.kind == found[0].kind.name]
         if len(wanted) != 1:
-            raise UsageError(f"the bundle has the roots {', '.join(sorted(names))}: name one of them, as in NAME:KIND=PATH")
+            raise UsageError(
+                f"the bundle has the roots {', '.join(sorted(names))}: name one of them, as in NAME:KIND=PATH"
+            )
         places = {wanted[0].name: replace(found[0], name=wanted[0].name)}
         entries = [entry for entry in reader.index.entries if entry.root == wanted[0].name]
         report = emit(reader, entries, places, replace(options, repair_only=True))

@@ -1,8 +1,8 @@
 """Whether the files of an entry are what they claim to be; bytes only, no torch, Triton or GPU.
 
-A file is *examined* by itself; the files of a kernel entry are then *judged* together. ``collect`` asks before it packs,
-``verify`` asks of bundles and installed trees, and ``emit`` asks before it leaves an installed entry alone, so that one
-answer holds everywhere.
+A file is *examined* by itself; the files of a kernel entry are then *judged* together. ``collect`` asks before it
+packs, ``verify`` asks of bundles and installed trees, and ``emit`` asks before it leaves an installed entry alone, so
+that one answer holds everywhere.
 """
 
 from __future__ import annotations
@@ -200,13 +200,17 @@ def judge(files: Mapping[str, Facts]) -> tuple[tuple[Problem, ...], Target | Non
 
 def _judge_group(name: str, group: Group, files: Mapping[str, Facts]) -> list[Problem]:
     problems = [
-        Problem("missing_member", member, f"listed in {name}, but not there") for member in group.members if member not in files
+        Problem("missing_member", member, f"listed in {name}, but not there")
+        for member in group.members
+        if member not in files
     ]
     metadata = name[len(GROUP_PREFIX) :]
     if metadata not in group.members:
         problems.append(Problem("missing_member", metadata, f"{name} lists no metadata of this name"))
     if not binaries(group.members):
-        problems.append(Problem("missing_member", "", f"{name} lists no binary, only {', '.join(group.members) or 'nothing'}"))
+        problems.append(
+            Problem("missing_member", "", f"{name} lists no binary, only {', '.join(group.members) or 'nothing'}")
+        )
     return problems
 
 

@@ -24,7 +24,18 @@ from bundler.model import Profile, Relocation, Skipped, Target, Unit
 from bundler.relocate import make_group, parse_literal
 from bundler.roots import Root
 
-__all__ = ["ChangedError", "Collected", "Draft", "File", "Options", "collect", "long_strings", "read_file", "stream_file"]
+__all__ = [
+    "ChangedError",
+    "Collected",
+    "Draft",
+    "File",
+    "Options",
+    "collect",
+    "collect_kernels",
+    "long_strings",
+    "read_file",
+    "stream_file",
+]
 
 _CHUNK = 1 << 20  # bytes read at a time from a large file
 _EDGE = 64  # bytes looked at on either end of a large file
@@ -117,6 +128,13 @@ def collect(root: Root, options: Options, into: Collected) -> None:
     _Collector(root, options, into).run()
 
 
+def collect_kernels(root: Root, paths: Iterable[str], options: Options, into: Collected) -> None:
+    """Read just the kernel directories at ``paths`` inside ``root``; one that is absent is skipped with that reason."""
+    collector = _Collector(root, options, into)
+    for path in paths:
+        collector.kernel(path)
+
+
 class _Collector:
     """Walks one root. Paths in it are relative to the root, with ``/``."""
 
@@ -133,7 +151,9 @@ class _Collector:
             raise LocalIOError.from_os_error(error, "read the root", self._root.path) from error
         if any(check.is_group(name) for name in names):
             parent = os.path.dirname(self._root.path)
-            raise UsageError(f"{self._root.path} is a kernel directory, not a root: name the directory above it, {parent}")
+            raise UsageError(
+                f"{self._root.path} is a kernel directory, not a root: name the directory above it, {parent}"
+            )
         self._directory("", names)
 
     def _skip(self, path: str, reason: str) -> None:
@@ -216,6 +236,19 @@ class _Collector:
         self._into.drafts.append(draft)
         self._into.bytes_in += sum(file.disk_size for file in draft.files)
 
+    def kernel(self, path: str) -> None:
+        """Take one kernel directory."""
+        names = self._list(path)
+        if names is None:
+            self._skip(path, "no such kernel directory: it was never written, or is gone")
+        elif not any(check.is_group(name) for name in names):
+            self._skip(path, "no group file: the kernel counts as absent")
+        else:
+            self._kernel(path, self._without_excluded(path, names))
+
+    def _without_excluded(self, path: str, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not excluded(self._root.kind, f"{path}/{name}")]
+
     def _kernel(self, path: str, names: list[str]) -> None:
         draft = None
         for attempt in (1, 2):  # what vanishes or changes is read once more, then given up
@@ -225,7 +258,7 @@ class _Collector:
             except ChangedError as error:
                 if attempt == 2:
                     self._skip(path, f"{error.path.rpartition('/')[2]} changed or vanished while it was read, twice")
-                names = [n for n in self._list(path) or [] if not excluded(self._root.kind, f"{path}/{n}")]
+                names = self._without_excluded(path, self._list(path) or [])
             except OSError as error:
                 self._skip(path, f"cannot be read: {error.strerror}")
                 break
@@ -308,7 +341,7 @@ _LOCATED = (".ttir", ".source", ".ttgir")  # stages that name their source, earl
 
 
 def module_of(files: Mapping[str, bytes]) -> str:
-    """Return the file name of the Python module that a kernel was compiled from, from its IR; "" when it does not say."""
+    """Return the name of the Python module that a kernel was compiled from, from its IR; "" when it does not say."""
     for stage in _LOCATED:
         for name, data in files.items():
             match = _LOCATION.search(data) if name.endswith(stage) else None

@@ -194,7 +194,9 @@ class _Emission:
             return root.tree.digest(directory, artifact.name, entry.directory, content.size) == content.digest
         data = root.tree.read(directory, artifact.name, entry.directory)
         base = stage.base_of(root.tree, entry, artifact.relocation)
-        return data is not None and self._reader.is_content(artifact.content, unrestore(data, artifact.relocation, base))
+        return data is not None and self._reader.is_content(
+            artifact.content, unrestore(data, artifact.relocation, base)
+        )
 
     def rehearse(self, jobs: Sequence[Job]) -> None:
         """Count what would be done, from the bundle and the installed files alone."""
@@ -228,7 +230,9 @@ class _Emission:
                 break
             if attempt + 1 == _ATTEMPTS or not self._reader.seekable:
                 path = jobs[0].root.tree.path
-                raise LocalIOError(path, errno.ENOENT, "publish entries: something keeps removing the staging directory")
+                raise LocalIOError(
+                    path, errno.ENOENT, "publish entries: something keeps removing the staging directory"
+                )
         if self._options.sync:
             stage.sync_parents(self._roots.values())
 
@@ -246,7 +250,9 @@ class _Emission:
                 ("inodes", inodes, status.f_favail if status.f_files else inodes),
             ):
                 if need > have:
-                    raise LocalIOError(root.tree.path, errno.ENOSPC, f"restore {len(mine)} entries ({what})", need, have)
+                    raise LocalIOError(
+                        root.tree.path, errno.ENOSPC, f"restore {len(mine)} entries ({what})", need, have
+                    )
 
     def _attempt(self, jobs: Sequence[Job]) -> list[Job]:
         """Take ``jobs`` through steps 2 to 4; returns those whose staging was taken away by somebody."""
@@ -254,6 +260,7 @@ class _Emission:
             staged, damaged = stage.stage(
                 self._reader, jobs, salvage=self._options.salvage, progress=self._options.progress
             )
+            self._reader.finish()
             if self._options.sync:
                 stage.sync_staged(staged)
             verdicts = {id(job): publish.verdict(job, stage.staged_files(job)) for job in staged if job.exists}

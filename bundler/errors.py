@@ -84,26 +84,26 @@ class FormatError(BundlerError):
         return place + (f"at byte {self.offset}: " if self.offset >= 0 else "")
 
     def __str__(self) -> str:
-        return f"{self._place()}{self.what}; the file is damaged or was not written by this format: make the bundle again"
+        return (
+            f"{self._place()}{self.what}; the file is damaged or was not written by this format: make the bundle again"
+        )
 
 
 class NotABundleError(FormatError):
     """The first bytes are not the magic of a bundle."""
 
     def __str__(self) -> str:
-        return (
-            f"{self._place()}not a bundle: {self.what}; expected a file written by `triton-bundler pack` (suffix .tbundle)"
-        )
+        return f"{self._place()}not a bundle: {self.what}; name a file that `triton-bundler pack` wrote"
 
 
 class UnsupportedVersionError(FormatError):
-    """A bundle, in a version of the format that this package cannot read."""
+    """A file of a known format, in a version that this package cannot read. ``offset`` is where the version stands."""
 
-    field_names: ClassVar[tuple[str, ...]] = ("found", "supported", "name")
+    field_names: ClassVar[tuple[str, ...]] = ("found", "supported", "offset", "name")
 
-    def __init__(self, found: int, supported: tuple[int, ...], name: str = "") -> None:
-        super().__init__(f"format version {found}", 8, name)
-        self.args = (found, supported, name)
+    def __init__(self, found: int, supported: tuple[int, ...], offset: int = 8, name: str = "") -> None:
+        super().__init__(f"format version {found}", offset, name)
+        self.args = (found, supported, offset, name)
         self.found = found
         self.supported = supported
 
@@ -199,7 +199,7 @@ class IncompleteEntryError(BundlerError):
         self.missing = missing
 
     def __str__(self) -> str:
-        return f"{self.entry}: {self.missing}; delete the entry, or run `triton-bundler repair` with a bundle that holds it"
+        return f"{self.entry}: {self.missing}; delete it, or run `triton-bundler repair` with a bundle that holds it"
 
 
 class SkippedError(IncompleteEntryError):

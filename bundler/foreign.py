@@ -1,7 +1,7 @@
 """Foreign paths: absolute paths inside artifacts that a restore keeps byte for byte. They are counted, not rewritten.
 
 Triton and Inductor write them into metadata (``extern_libs``), source locations, debug sections and pickles. None of
-them is opened when a kernel is loaded, but who reads a bundle wants to know what it says about the machine it came from.
+them is opened when a kernel is loaded, but who reads a bundle wants to know what it says of the machine it came from.
 """
 
 from __future__ import annotations

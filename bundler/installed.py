@@ -165,7 +165,7 @@ class InstalledRoot:
             os.close(fd)
 
     def digest(self, directory: int, name: str, path: str, size: int) -> bytes | None:
-        """Return the raw SHA-256 of a regular file of ``size`` bytes, read in chunks; None as ``read`` does, and raises as it."""
+        """Return the raw SHA-256 of a regular file of ``size`` bytes, read in chunks; None, and raises, as ``read``."""
         with self._opened(directory, name, path) as fd:
             if fd is None:
                 return None

@@ -52,9 +52,7 @@ def collect_mega(root: Root, options: Options, into: Collected) -> None:
     into.bytes_in += sum(file.disk_size for draft in drafts.values() for file in draft.files)
 
 
-def _draft(
-    root: Root, path: str, artifact: megacache.MegaArtifact, digest: bytes, into: Collected
-) -> Draft | None:
+def _draft(root: Root, path: str, artifact: megacache.MegaArtifact, digest: bytes, into: Collected) -> Draft | None:
     unit, name = unit_of(path), path.rpartition("/")[2]
     reopen = partial(_chunks, root.path, artifact)
     long: tuple[tuple[int, int, bytes], ...] = ()

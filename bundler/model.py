@@ -44,7 +44,7 @@ class Unit(str, Enum):
 
 
 class Profile(str, Enum):
-    """``full``: every file of an entry. ``runtime``: what a launch reads (binary, metadata, and a group file of those)."""
+    """``full``: every file of an entry. ``runtime``: what a launch reads (binary, metadata, a group file of those)."""
 
     FULL = "full"
     RUNTIME = "runtime"
@@ -127,7 +127,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file of an entry: its name inside the entry, the number of its content, and its placeholders if it has any."""
+    """One file of an entry: its name inside the entry, the number of its content, its placeholders if it has any."""
 
     name: str
     content: int
@@ -169,7 +169,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What the cache looks the entry up by: a path key, an FX graph or AOTAutograd cache key, else the file stem."""
+        """What the cache looks the entry up by: path key, FX graph or AOTAutograd cache key, else the file stem."""
         parts = self.path.split("/")
         if self.unit in (Unit.FXGRAPH, Unit.AOTAUTOGRAD) and len(parts) > 1:
             return parts[-2]

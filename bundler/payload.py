@@ -56,9 +56,7 @@ class Payload:
         """Fill in the rows of foreign paths that were seen while the contents were written."""
         rows = [(), *sorted({row for row in self._foreign if row})]
         numbers = {row: number for number, row in enumerate(rows)}
-        contents = tuple(
-            replace(content, foreign=numbers[row]) for content, row in zip(index.contents, self._foreign)
-        )
+        contents = tuple(replace(content, foreign=numbers[row]) for content, row in zip(index.contents, self._foreign))
         return replace(index, contents=contents, foreign=tuple(rows))
 
 
@@ -150,7 +148,9 @@ def _read_again(piece: _Piece) -> Iterator[bytes]:
 
 def _entry(draft: Draft, numbers: dict[bytes, int]) -> Entry:
     artifacts = tuple(
-        Artifact(file.name, numbers[file.digest], file.relocation if file.relocation and file.relocation.offsets else None)
+        Artifact(
+            file.name, numbers[file.digest], file.relocation if file.relocation and file.relocation.offsets else None
+        )
         for file in sorted(draft.files, key=lambda file: file.name)
     )
     needs = draft.needs if draft.unit is Unit.HOST_BINARY else ()

@@ -196,7 +196,9 @@ def _child_values(data: bytes) -> Iterator[tuple[str, int, int]]:
 
 
 _json_units = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+")
-_python_units = re.compile(rb"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\N\{[^}]*\}|\\[0-7]{1,3}|\\.|[^\\]+")
+_python_units = re.compile(
+    rb"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\N\{[^}]*\}|\\[0-7]{1,3}|\\.|[^\\]+"
+)
 
 
 def _json_text(spelled: bytes) -> str:

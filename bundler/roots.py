@@ -48,7 +48,9 @@ def parse(text: str) -> Root:
         return Root(match["name"] or kind.name, kind, path, mega=True)
     if kind_name not in KINDS:
         known = ", ".join([*sorted(KINDS), MEGA])
-        raise UsageError(f"kind {kind_name!r} of {text!r} is unknown; known are {known}; for a path with = write ./{text}")
+        raise UsageError(
+            f"kind {kind_name!r} of {text!r} is unknown; known are {known}; for a path with = write ./{text}"
+        )
     return Root(match["name"] or kind_name, KINDS[kind_name], path)
 
 
@@ -95,9 +97,9 @@ def place_roots(
 ) -> dict[str, Root]:
     """Decide where each root of a bundle goes on this host, by name.
 
-    ``given`` wins (matched by name, then by kind when it is the only one of its kind); then ``into``: a single root goes
-    to that path itself, several to ``into/NAME``; else where this host keeps the kind. The recorded path is never used.
-    Roots that are not named in ``used`` are passed over.
+    ``given`` wins (matched by name, then by kind when it is the only one of its kind); then ``into``: a single root
+    goes to that path itself, several to ``into/NAME``; else where this host keeps the kind. The recorded path is never
+    used. Roots that are not named in ``used`` are passed over.
 
     Raises:
         UsageError: A root of ``given`` that the bundle does not have, an unknown kind, or no place for a kind.
@@ -116,7 +118,9 @@ def place_roots(
             placed[record.name] = Root(record.name, kind, root.path)
         elif into is not None:
             path = os.path.abspath(into)
-            placed[record.name] = Root(record.name, kind, path if len(records) == 1 else os.path.join(path, record.name))
+            placed[record.name] = Root(
+                record.name, kind, path if len(records) == 1 else os.path.join(path, record.name)
+            )
         else:
             placed[record.name] = Root(record.name, kind, locate(kind, environ))
     _refuse_leftover(wanted, records)
@@ -150,7 +154,9 @@ def _refuse_shared_place(placed: Mapping[str, Root]) -> None:
     paths: dict[str, str] = {}
     for name, root in placed.items():
         if root.path in paths:
-            raise UsageError(f"roots {paths[root.path]!r} and {name!r} would both go to {root.path}: give --root for one")
+            raise UsageError(
+                f"roots {paths[root.path]!r} and {name!r} would both go to {root.path}: give --root for one"
+            )
         paths[root.path] = name
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Union
+from typing import TypeAlias
 
 from bundler import _atomic
 from bundler.formats import Chunk, Reader
@@ -21,7 +21,7 @@ __all__ = ["Damage", "Job", "base_of", "stage", "staged_files", "sync_parents", 
 _SYNC_THREADS = 8  # fsync waits for the disk, and a journal commits many of them at once
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_NOFOLLOW") else 0
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,11 @@ def _stage_chunk(chunk: Chunk, users: Iterable[tuple[Job, Artifact]], held: list
 
 def _append(job: Job, name: str, data: Buffer, *, begun: bool) -> None:
     directory, path = job.root.staging.fd, job.place(name)
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | _FLAGS, dir_fd=directory) if begun else _atomic.create(path, directory)
+    fd = (
+        os.open(path, os.O_WRONLY | os.O_APPEND | _FLAGS, dir_fd=directory)
+        if begun
+        else _atomic.create(path, directory)
+    )
     try:
         _atomic.write(fd, data)
     finally:

@@ -1,8 +1,8 @@
 """Staging directories: where entries wait, inside the root they are for, until all of them are verified.
 
-A staging directory lies in the root itself, because a rename must not cross file systems. It has a short name, is closed
-to others (0700), and tells its owner by that name and by a lock. Nothing depends on the lock: where it cannot be had,
-leftovers are recognised by the owner alone.
+A staging directory lies in the root itself, because a rename must not cross file systems. It has a short name, is
+closed to others (0700), and tells its owner by that name and by a lock. Nothing depends on the lock: where it cannot
+be had, leftovers are recognised by the owner alone.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Header:
             raise TruncatedError(0, HEADER_SIZE, len(data), "the header", name)
         _, version, flags, signature, index, index_raw, payload, digest = _STRUCT.unpack_from(data)
         if version != VERSION:
-            raise UnsupportedVersionError(version, (VERSION,), name)
+            raise UnsupportedVersionError(version, (VERSION,), 8, name)
         if flags:
             raise FormatError(f"header flags are {flags:#06x}, version 1 knows none", 10, name)
         for what, size, limit in (

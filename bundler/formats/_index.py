@@ -183,9 +183,7 @@ class _Rows:
         except ValueError as error:
             raise self.refuse(f"profile {value!r} is unknown") from error
 
-    def each(
-        self, value: Any, what: str, types: tuple[type, ...], make: Callable[..., _T]
-    ) -> Iterable[_T]:
+    def each(self, value: Any, what: str, types: tuple[type, ...], make: Callable[..., _T]) -> Iterable[_T]:
         for number, row in enumerate(self.sequence(value, what)):
             if not isinstance(row, list) or [type(field) for field in row] != list(types):
                 raise self.refuse(f"row {number} of index part {what} has another shape")

@@ -1,10 +1,10 @@
-"""What the rows of an index must obey beyond their shape. Each rule names the harm that it stops. FORMAT.md section 3."""
+"""What the rows of an index must obey beyond their shape; each rule names its harm. FORMAT.md section 3."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from bundler.errors import FormatError, LimitExceededError, UnsafePathError
 from bundler.formats.limits import (
@@ -148,8 +148,10 @@ def _check_artifacts(entry: Entry, index: Index) -> None:
 
 def _check_relocation(entry: Entry, name: str, offsets: Sequence[int], size: int) -> None:
     # The shortest placeholder has six bytes; where one really stands is seen when it is written over.
-    apart = all(after - before >= 6 for before, after in zip(offsets, offsets[1:]))
-    _require(apart and offsets[-1] + 6 <= size, f"the placeholders of {entry}/{name} overlap or lie beyond {size} bytes")
+    apart = all(after - before >= 6 for before, after in pairwise(offsets))
+    _require(
+        apart and offsets[-1] + 6 <= size, f"the placeholders of {entry}/{name} overlap or lie beyond {size} bytes"
+    )
 
 
 def _check_collisions(entries: Sequence[Entry]) -> None:

@@ -345,9 +345,7 @@ def _sections(cursor: _Cursor) -> Iterator[MegaArtifact]:
     cursor.offset = _CRC_BYTES
     version = cursor.uint64("version")
     if version != VERSION:
-        error = UnsupportedVersionError(version, (VERSION,), cursor.name)
-        error.offset = _CRC_BYTES  # the class has a bundle in mind, where the version is at byte 8
-        raise error
+        raise UnsupportedVersionError(version, (VERSION,), _CRC_BYTES, cursor.name)
     sections = total = 0
     while cursor.left:
         sections += 1

@@ -206,7 +206,7 @@ def _argument(raw: bytes, at: int, step: int) -> tuple[int, int]:
 
 def _is_string(raw: bytes, name: bytes, end: int) -> bool:
     """Whether the string that ends at ``end`` is ``name`` and no longer one: opcode and length stand before it."""
-    # SHORT_BINUNICODE since protocol 4, BINUNICODE before. Protocol 0 is not looked for: no cache is written in it.
+    # SHORT_BINUNICODE since protocol 4, BINUNICODE before. Protocols 0 and 1 write numbers as text; no cache uses them.
     short = b"\x8c" + len(name).to_bytes(1, "little") + name
     return raw.endswith((short, b"X" + len(name).to_bytes(4, "little") + name), 0, end)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import BinaryIO, Union
+from typing import BinaryIO, TypeAlias
 
 from bundler.digest import Digest
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, TruncatedError
@@ -24,7 +24,7 @@ from bundler.model import Content, Frame, Index
 
 __all__ = ["Chunk", "Reader", "Source", "Written", "write"]
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _SPOOL_SIZE = 32 << 20  # bytes of sources kept in memory before they go to a temporary file
 _COPY_SIZE = 1 << 20  # bytes moved at a time
@@ -187,9 +187,7 @@ class Reader:
         if self.index_digest.value != self.header.index_digest:
             expected = str(Digest(self.header.index_digest))
             raise DigestMismatchError(f"{name}: the index", expected, str(self.index_digest), HEADER_SIZE)
-        raw = _frame.decompress(
-            stored, self.header.index_raw_size, what="the index", offset=HEADER_SIZE, name=name
-        )
+        raw = _frame.decompress(stored, self.header.index_raw_size, what="the index", offset=HEADER_SIZE, name=name)
         self.index = _index.decode_index(raw, offset=HEADER_SIZE, name=name)
         _rules.check(
             self.index,
@@ -300,6 +298,19 @@ class Reader:
         self._cache = (number, raw)
         return raw
 
+    def finish(self) -> None:
+        """Read a pipe to its end: the rest of the payload must be there, and nothing behind it. No-op for a file.
+
+        Raises:
+            TruncatedError, FormatError: The bundle ends early, or does not end there.
+        """
+        if self.seekable:
+            return  # its size was compared when it was opened
+        while self._at < self.header.bundle_size:
+            self._take(min(self.header.bundle_size - self._at, _COPY_SIZE), "the payload")
+        if self._file.read(1):
+            raise FormatError("bytes follow the last frame", self.header.bundle_size, self.name)
+
     def read(self, number: int) -> bytes:
         """Return one content, whole and verified. Seekable files only.
 
@@ -389,7 +400,7 @@ class Reader:
 
 
 class _Kept:
-    """Contents that later ones copy, kept while a bundle is read: in memory, or in a temporary file when they are many."""
+    """Contents that later ones copy, kept while a bundle is read: in memory, or in a file when they are many."""
 
     def __init__(self, spool: tempfile.SpooledTemporaryFile[bytes]) -> None:
         self._spool = spool

@@ -1,4 +1,4 @@
-"""Laws of the ELF reader: on binaries of Triton (no GPU needed), on shared objects, on ELF made here, on hostile bytes."""
+"""Laws of the ELF reader: on binaries of Triton (no GPU needed), shared objects, ELF made here, and hostile bytes."""
 
 from __future__ import annotations
 

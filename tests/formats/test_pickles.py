@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ LENGTHS = {-2: 1, -3: 4, -4: 4, -5: 8}  # pickletools' "length comes first" -> b
 
 
 def judged(data: bytes, min_size: int) -> Walk:
-    """What ``walk`` should return, from the positions that genops yields: where an argument ends, the next one begins."""
+    """What ``walk`` should return, from the positions that genops yields: an argument ends where the next begins."""
     found = [(opcode, at) for opcode, _, at in pickletools.genops(data)]
     ends = [at for _, at in found[1:]] + [found[-1][1] + 1]
     long = []
@@ -164,12 +165,16 @@ def test_any_bytes_are_walked_or_refused(data: bytes) -> None:
     compare(data)
 
 
+# What genops says where the opcodes themselves do not fit the bytes.
+STRUCTURAL = re.compile("unknown$|exhausted|^expected|not enough data|byte count|no newline")
+
+
 def compare(data: bytes) -> None:
     """Whatever genops reads to its last byte is walked the same way; whatever it does not raises FormatError or has
     arguments that genops looks into (digits, quotes, UTF-8) and ``walk`` does not."""
     try:
         wanted = judged(data, 2)
-    except Exception as error:
+    except (ValueError, OverflowError) as error:
         wanted, refused = None, str(error)
     assert compile_nanoseconds(data) >= 0
     try:
@@ -178,7 +183,7 @@ def compare(data: bytes) -> None:
         assert 0 <= error.offset <= len(data)
         assert wanted is None or wanted.end != len(data)
     else:
-        assert found == wanted or (wanted is None and "no opcode" not in refused)
+        assert found == wanted or (wanted is None and not STRUCTURAL.search(refused))
 
 
 @given(value=values, protocol=st.sampled_from(PROTOCOLS))
@@ -227,7 +232,7 @@ nanoseconds = st.integers(0, pickles.MAX_NANOSECONDS) | st.sampled_from(
 )
 
 
-@given(time_ns=nanoseconds, protocol=st.integers(1, pickle.HIGHEST_PROTOCOL), before=values, after=values)
+@given(time_ns=nanoseconds, protocol=st.integers(2, pickle.HIGHEST_PROTOCOL), before=values, after=values)
 def test_the_time_of_an_fx_graph_is_read_back(time_ns: int, protocol: int, before: Any, after: Any) -> None:
     entry = Plain(before=before, _time_taken_ns=time_ns, after=after)
     for pickler in (pickle.Pickler, pickle._Pickler):
@@ -288,6 +293,7 @@ def entries(tree: Path, kind: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((tree / kind).rglob("*")) if path.is_file()]
 
 
+@pytest.mark.slow
 def test_walk_agrees_with_genops_on_cache_entries_of_torch(inductor_tree: Path) -> None:
     found = entries(inductor_tree, "fxgraph") + entries(inductor_tree, "aotautograd")
     assert len(found) >= 3, "a training step has a forward and a backward graph, and one entry that joins them"
@@ -296,6 +302,7 @@ def test_walk_agrees_with_genops_on_cache_entries_of_torch(inductor_tree: Path) 
         assert walk(data).end == len(data), "an entry is one pickle and nothing else"
 
 
+@pytest.mark.slow
 def test_every_entry_of_torch_has_a_time_and_autograd_includes_its_graphs(inductor_tree: Path) -> None:
     graphs = sorted(compile_nanoseconds(data) for data in entries(inductor_tree, "fxgraph"))
     whole = [compile_nanoseconds(data) for data in entries(inductor_tree, "aotautograd")]

@@ -1,0 +1,279 @@
+"""The life cycle of kernels in one compile: ``begin_compile``, ``put``, ``collect``; ``read_and_emit`` on a hit.
+
+This is what runs inside a training process, so it differs from the rest of the library in one point: a bundle that is
+missing, damaged, foreign or unwritable is one warning with the reason and a counter, never an exception. Pass
+``strict=True`` to see the exceptions.
+
+Threads: one lock guards the open scopes and the counters, and is never held while a file is read or written. A scope
+belongs to the thread that began it. A ``put`` from a thread without a scope (a compile worker's callback) goes to every
+open scope: a kernel too many costs bytes, a kernel too few costs a compile.
+
+Every order of calls has an outcome:
+
+======================================  ================================================================================
+call                                    outcome
+======================================  ================================================================================
+``begin_compile`` twice                 the first scope is dropped (a compile that failed half way), counted
+``put`` without any open scope          ignored, counted
+``collect`` twice, or without a scope   None: there is nothing to store
+switched off at ``begin_compile``       no scope is opened: every ``put`` until the next begin is ignored
+switched off at ``collect``             the scope is dropped, None
+switched off at ``read_and_emit``       None, nothing is written
+======================================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bundler.bundle import opened, write_collected
+from bundler.collect import ChangedError, Collected, Options, collect_kernels
+from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
+from bundler.errors import BundlerError
+from bundler.kinds import KINDS
+from bundler.model import Profile
+from bundler.roots import Root
+from bundler.winners import drop_losers
+
+__all__ = ["SWITCH", "TritonBundler", "is_switched_on"]
+
+log = logging.getLogger("bundler")
+
+SWITCH = "TRITON_BUNDLER"
+"""Environment variable that switches everything off when it is ``0``."""
+
+_FAST_LEVEL = 1  # zstd level: collect runs inside the compile, and solid blocks compress well at any level
+
+
+def is_switched_on() -> bool:
+    """Whether the environment allows this package to act in a training process."""
+    return os.environ.get(SWITCH) != "0"
+
+
+@dataclass(slots=True)
+class _Scope:
+    """One compile: kernels in the order of their ``put``, each with the compile time that it stands for."""
+
+    kernels: dict[tuple[int, str], float] = field(default_factory=dict)
+    winners: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Counts since the object was made. Sizes in bytes."""
+
+    kernels_put: int = 0
+    put_outside: int = 0
+    scopes_abandoned: int = 0
+    kernels_collected: int = 0
+    kernels_skipped: int = 0
+    bytes_collected: int = 0
+    collect_seconds: float = 0.0
+    collect_failures: int = 0
+    kernels_emitted: int = 0
+    kernels_unchanged: int = 0
+    kernels_repaired: int = 0
+    kernels_kept: int = 0
+    bytes_emitted: int = 0
+    emit_seconds: float = 0.0
+    emit_failures: int = 0
+    compile_seconds_saved: float = 0.0
+
+
+class TritonBundler:
+    """Collects the kernels of a compile into one blob, and emits them on a cache hit. No torch, no Triton.
+
+    Args:
+        cache_dir: The root. A kernel is looked for in ``triton/<device>/KEY``, ``<device>/KEY`` and ``KEY`` below it,
+            and goes back to the same place below the root of whoever emits it.
+        profile: ``full``, or ``runtime`` for what a launch reads.
+        level: zstd level of the blob.
+        enabled: Asked at each step whether to act at all.
+        strict: Raise ``BundlerError`` in place of a warning.
+
+    Example:
+        >>> bundler = TritonBundler("/nonexistent")
+        >>> bundler.begin_compile()
+        >>> bundler.collect() is None  # nothing was put
+        True
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str],
+        *,
+        profile: Profile | str = Profile.FULL,
+        level: int = _FAST_LEVEL,
+        enabled: Callable[[], bool] = is_switched_on,
+        strict: bool = False,
+    ) -> None:
+        self._root = Root("triton", KINDS["triton"], os.path.abspath(os.fspath(cache_dir)))
+        self._profile = Profile(profile)
+        self._level = level
+        self._enabled = enabled
+        self._strict = strict
+        self._lock = threading.Lock()
+        self._scopes: dict[int, _Scope] = {}  # by thread
+        self._counters = _Counters()
+        self._warned: set[str] = set()
+
+    def begin_compile(self) -> None:
+        """Open the scope of one compile for this thread."""
+        if not self._enabled():
+            self.end_compile()
+            return
+        with self._lock:
+            self._counters.scopes_abandoned += threading.get_ident() in self._scopes
+            self._scopes[threading.get_ident()] = _Scope()
+
+    def end_compile(self) -> None:
+        """Close the scope without a blob; no-op without one."""
+        with self._lock:
+            self._scopes.pop(threading.get_ident(), None)
+
+    def put(self, path_key: str, device: int = 0, *, compile_seconds: float = 0.0) -> None:
+        """Remember a kernel that this compile made or used.
+
+        Args:
+            path_key: Name of its directory (52 characters of base32), not the kernel hash.
+            device: Ordinal on this host.
+            compile_seconds: Seconds that its compile took, when they are known.
+        """
+        with self._lock:
+            scopes = self._scopes_here()
+            self._counters.put_outside += not scopes
+            self._counters.kernels_put += bool(scopes)
+            for scope in scopes:
+                known = scope.kernels.get((device, path_key), 0.0)
+                scope.kernels[device, path_key] = max(known, compile_seconds)
+
+    def put_winner(self, path_key: str) -> None:
+        """Remember that autotuning chose this kernel among those of its module; the others are then left out."""
+        with self._lock:
+            for scope in self._scopes_here():
+                scope.winners.add(path_key)
+
+    def _scopes_here(self) -> list[_Scope]:
+        own = self._scopes.get(threading.get_ident())
+        return [own] if own is not None else list(self._scopes.values())
+
+    def collect(self) -> bytes | None:
+        """End the scope and return its kernels as one bundle; None when there is nothing to store.
+
+        A kernel that is not whole is left out, with a warning. Twice in a row gives None the second time.
+        """
+        with self._lock:
+            scope = self._scopes.pop(threading.get_ident(), None)
+        if scope is None or not scope.kernels or not self._enabled():
+            return None
+        started = time.perf_counter()
+        blob: bytes | None = None
+        kernels = skipped = failure = 0
+        try:
+            blob, kernels, skipped = self._pack(scope)
+        except BundlerError as error:
+            failure = 1
+            self._warn("collect", error)
+        with self._lock:
+            counters = self._counters
+            counters.collect_failures += failure
+            counters.kernels_collected += kernels
+            counters.kernels_skipped += skipped
+            counters.bytes_collected += len(blob or b"")
+            counters.collect_seconds += time.perf_counter() - started
+        return blob
+
+    def _pack(self, scope: _Scope) -> tuple[bytes | None, int, int]:
+        options = Options(profile=self._profile)
+        paths = [self._path(device, key) for device, key in scope.kernels]
+        changed: set[str] = set()
+        while True:
+            collected = Collected()
+            collect_kernels(self._root, paths, options, collected)
+            for skipped in collected.skipped:
+                self._warn_once(f"left out of the bundle: {skipped.path}: {skipped.reason}")
+            left_out = len(collected.skipped)
+            # Losers are left out on purpose: no warning.
+            collected.drafts, _ = drop_losers(collected.drafts, scope.winners)
+            if not collected.drafts:
+                return None, 0, left_out
+            saved = sum(scope.kernels.values())
+            facts = {"compile_milliseconds": round(saved * 1000)} if saved else {}
+            out = io.BytesIO()
+            try:
+                write_collected(out, [self._root], collected, profile=self._profile, level=self._level, facts=facts)
+            except ChangedError as error:
+                paths = [path for path in paths if path != error.path or error.path not in changed]
+                changed.add(error.path)
+                continue
+            return out.getvalue(), len(collected.drafts), left_out
+
+    def _path(self, device: int, key: str) -> str:
+        for path in (f"triton/{device}/{key}", f"{device}/{key}"):
+            if os.path.isdir(os.path.join(self._root.path, *path.split("/"))):
+                return path
+        return key
+
+    def read_and_emit(self, blob: bytes) -> EmitReport | None:
+        """Make the kernels of a blob appear, each whole or not at all; None when that failed or is switched off.
+
+        Entries that are there and the same cost a comparison; damaged ones are replaced; different ones are kept.
+        Nothing is brought to the disk by force: what a crash damages is found and repaired on the next hit.
+        """
+        if not self._enabled():
+            return None
+        started = time.perf_counter()
+        report: EmitReport | None = None
+        saved, failure = 0.0, 0
+        try:
+            with opened(blob) as reader:
+                places = {record.name: self._root for record in reader.index.roots}
+                options = EmitOptions(on_conflict=OnConflict.KEEP, sync=False)
+                report = emit(reader, reader.index.entries, places, options)
+                milliseconds = reader.index.facts.get("compile_milliseconds")
+                saved = milliseconds / 1000 if isinstance(milliseconds, int) else 0.0
+        except BundlerError as error:
+            failure = 1
+            self._warn("emit", error)
+        for warning in report.warnings if report else ():
+            self._warn_once(warning)
+        with self._lock:
+            self._count_emit(report, saved, failure, time.perf_counter() - started)
+        return report
+
+    def _count_emit(self, report: EmitReport | None, saved: float, failure: int, seconds: float) -> None:
+        counters = self._counters
+        counters.emit_failures += failure
+        counters.emit_seconds += seconds
+        if report is not None:
+            counters.kernels_emitted += report.restored
+            counters.kernels_unchanged += report.unchanged
+            counters.kernels_repaired += report.repaired
+            counters.kernels_kept += report.kept
+            counters.bytes_emitted += report.bytes_written
+            counters.compile_seconds_saved += saved
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters: kernels, bytes, seconds of collect and emit, compile seconds saved."""
+        with self._lock:
+            counters = self._counters
+            return {name: getattr(counters, name) for name in counters.__slots__}
+
+    def _warn(self, step: str, error: BundlerError) -> None:
+        if self._strict:
+            raise error
+        self._warn_once(f"{step} failed, the kernels are compiled instead: {error}")
+
+    def _warn_once(self, message: str) -> None:
+        with self._lock:
+            known = message in self._warned
+            self._warned.add(message)
+        if not known:
+            log.warning("%s", message)

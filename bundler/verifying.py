@@ -1,0 +1,153 @@
+"""The verb ``verify``: of a bundle, or of an installed root with no bundle at hand. Gathers every problem."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bundler import check
+from bundler.bundle import Blob, RootLike, opened
+from bundler.collect import Collected, Draft, Options, collect
+from bundler.digest import Digest
+from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError
+from bundler.formats import Reader
+from bundler.model import Artifact, Entry, Unit
+from bundler.relocate import restore
+from bundler.roots import resolve
+
+__all__ = ["EntryProblem", "VerifyReport", "verify", "verify_root"]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryProblem:
+    """One thing that is wrong. ``entry`` is ``name/relative/path``; ``file`` is "" when it concerns the whole entry."""
+
+    code: str
+    entry: str
+    file: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """``entries`` counts those that were looked at; ``content_digest`` is "" for a root."""
+
+    ok: bool
+    entries: int
+    problems: tuple[EntryProblem, ...]
+    content_digest: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with: the code of the worst problem, 0 without any."""
+        codes = {problem.code for problem in self.problems}
+        if "digest" in codes:
+            return DigestMismatchError.exit_code
+        if "format" in codes:
+            return FormatError.exit_code
+        return IncompleteEntryError.exit_code if codes else 0
+
+
+def verify(
+    blob: Blob, *, expect_digest: str | Digest | None = None, progress: Callable[[int], None] = lambda size: None
+) -> VerifyReport:
+    """Check a bundle: every digest, and that every file is what it claims to be.
+
+    Args:
+        blob: See ``unpack``.
+        expect_digest: The content digest that it must have.
+        progress: Told the bytes of contents as they are checked.
+
+    Raises:
+        FormatError, UnsafePathError: Header or index cannot be read, so there is nothing to gather.
+        DigestMismatchError: The index was changed, or the content digest is not the expected one.
+        LocalIOError: The file cannot be read.
+    """
+    with opened(blob) as reader:
+        if expect_digest is not None:
+            expected = Digest.parse(expect_digest) if isinstance(expect_digest, str) else expect_digest
+            if expected != reader.content_digest:
+                raise DigestMismatchError(f"{reader.name}: content digest", str(expected), str(reader.content_digest))
+        problems = list(_bundle_problems(reader, progress))
+        reader.finish()
+        return VerifyReport(not problems, len(reader.index.entries), tuple(problems), str(reader.content_digest))
+
+
+def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterator[EntryProblem]:
+    users: dict[int, list[tuple[Entry, Artifact]]] = {}
+    for entry in reader.index.entries:
+        for artifact in entry.artifacts:
+            users.setdefault(artifact.content, []).append((entry, artifact))
+    said: dict[str, dict[str, check.Facts]] = {}  # what the files of each kernel say, by entry
+    parts: list[bytes] = []
+    for chunk in reader.deliver(users, salvage=True):
+        progress(len(chunk.data))
+        if reader.index.contents[chunk.content].size <= check.WHOLE_LIMIT:
+            parts.append(bytes(chunk.data))
+        if not chunk.last:
+            continue
+        for entry, artifact in users[chunk.content]:
+            if chunk.error is not None:
+                code = "digest" if isinstance(chunk.error, DigestMismatchError) else "format"
+                yield EntryProblem(code, str(entry), artifact.name, str(chunk.error))
+            elif parts:
+                facts = _examine(entry, artifact, b"".join(parts))
+                if entry.unit is Unit.KERNEL:
+                    said.setdefault(str(entry), {})[artifact.name] = facts
+                else:
+                    yield from (_shown(str(entry), problem) for problem in facts.problems)
+        parts.clear()
+    for entry in reader.index.entries:
+        if entry.unit is Unit.KERNEL and len(said.get(str(entry), ())) == len(entry.artifacts):
+            yield from _kernel_problems(entry, said[str(entry)])
+
+
+def _examine(entry: Entry, artifact: Artifact, data: bytes) -> check.Facts:
+    """Examine a file as it would lie on disk; where does not matter, but that its placeholders can be written over."""
+    if artifact.relocation is not None:
+        try:
+            data = restore(data, artifact.relocation, f"/{entry}" if entry.unit is Unit.KERNEL else "/")
+        except RelocationError as error:
+            return check.Facts((check.Problem("format", artifact.name, str(error)),))
+    return check.examine(artifact.name, data, entry.unit, key=entry.key)
+
+
+def _kernel_problems(entry: Entry, facts: dict[str, check.Facts]) -> Iterator[EntryProblem]:
+    problems, target = check.judge(facts)
+    yield from (_shown(str(entry), problem) for problem in problems)
+    if not problems and target != entry.target:
+        yield EntryProblem(
+            "target_mismatch", str(entry), "", f"its files are for {target}, the index says {entry.target}"
+        )
+
+
+def _shown(entry: str, problem: check.Problem) -> EntryProblem:
+    return EntryProblem(problem.code, entry, problem.file, problem.detail)
+
+
+def verify_root(root: RootLike) -> VerifyReport:
+    """Check an installed root: that each entry is whole, and that its group files and handle tables point home.
+
+    Args:
+        root: ``PATH``, ``KIND=PATH`` or ``NAME:KIND=PATH``.
+
+    Raises:
+        UsageError: An unknown kind.
+        LocalIOError: The root cannot be read.
+    """
+    found = resolve([root])[0]
+    collected = Collected()
+    collect(found, Options(keep_bytes=0), collected)
+    problems = [_shown(entry, problem) for entry, problem in collected.damaged]
+    problems += [problem for draft in collected.drafts for problem in _points_away(draft, found.path)]
+    entries = len(collected.drafts) + len({entry for entry, _ in collected.damaged})
+    return VerifyReport(not problems, entries, tuple(problems))
+
+
+def _points_away(draft: Draft, root: str) -> Iterator[EntryProblem]:
+    home = os.path.join(root, draft.path) if draft.unit is Unit.KERNEL else root
+    named = draft.recorded
+    if named and named != home and os.path.realpath(named) != os.path.realpath(home):
+        detail = f"its paths lead to {named}, but it lies in {home}: every look-up misses"
+        yield EntryProblem("points_away", f"{draft.root}/{draft.path}", "", detail)
