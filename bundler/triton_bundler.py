@@ -27,6 +27,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ from typing import Any
 from bundler.bundle import opened, write_collected
 from bundler.collect import ChangedError, Collected, Options, collect_kernels
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
-from bundler.errors import BundlerError
+from bundler.errors import BundlerError, LocalIOError
 from bundler.kinds import KINDS
 from bundler.model import Profile
 from bundler.roots import Root
@@ -213,6 +214,9 @@ class TritonBundler:
                 paths = [path for path in paths if path != error.path or error.path not in changed]
                 changed.add(error.path)
                 continue
+            except OSError as error:  # no room for the temporary file
+                place = tempfile.tempdir or "temporary file"
+                raise LocalIOError.from_os_error(error, "write the blob", place) from error
             return out.getvalue(), len(collected.drafts), left_out
 
     def _path(self, device: int, key: str) -> str:
