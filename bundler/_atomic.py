@@ -28,6 +28,7 @@ __all__ = [
     "sync",
     "unlink",
     "unsupported",
+    "vanished",
     "write",
 ]
 
@@ -38,6 +39,11 @@ _NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE and RENAME_EXCHANGE: linux/fs.h
 # What renameat2 answers where it, or one of its flags, does not work: an old kernel, a file system without it, and
 # overlayfs for a directory that lies in a lower layer.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.EPERM})
+
+
+def vanished(error: OSError) -> bool:
+    """Whether a call failed because something is not there any more; network file systems say that in two ways."""
+    return error.errno in (errno.ENOENT, errno.ESTALE)
 
 
 def unsupported(error: OSError) -> bool:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bundler import publish, stage, staging
+from bundler import _atomic, publish, stage, staging
 from bundler.compare import Verdict
 from bundler.errors import BundlerError, EntryExistsError, LocalIOError
 from bundler.formats import Reader
@@ -293,11 +293,11 @@ class _Emission:
             verdicts = {id(job): publish.verdict(job, stage.staged_files(job)) for job in staged if job.exists}
         except BundlerError:
             raise
-        except FileNotFoundError:  # nothing is published yet
-            self._discard(jobs)
-            return list(jobs)
         except OSError as error:
-            raise _not_staged(error, jobs) from error
+            if not _atomic.vanished(error):
+                raise _not_staged(error, jobs) from error
+            self._discard(jobs)  # nothing is published yet
+            return list(jobs)
         self._report.damaged += damaged
         for job in staged:
             if verdicts.get(id(job)) is Verdict.DIFFERENT and self._options.on_conflict is OnConflict.FAIL:

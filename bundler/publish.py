@@ -86,7 +86,9 @@ def _compare(job: Job, ours: Mapping[str, bytes], directory: int) -> tuple[Verdi
 def _staged_files(job: Job) -> dict[str, bytes]:
     try:
         return stage.staged_files(job)
-    except FileNotFoundError:
+    except OSError as error:
+        if not _atomic.vanished(error):
+            raise
         raise StagingGoneError from None
 
 
@@ -124,7 +126,9 @@ def publish(job: Job, action: Action, seen: Verdict | None) -> Verdict | None:
             if parent is None:
                 raise FileNotFoundError(errno.ENOENT, "its parent is gone", job.root.tree.full(job.entry.path))
             return _publish_into(job, action, seen, parent)
-        except FileNotFoundError:
+        except OSError as error:
+            if not _atomic.vanished(error):
+                raise
             if not job.root.staging.exists(job.staged):
                 raise StagingGoneError from None
             if attempts == _ATTEMPTS:
@@ -213,8 +217,13 @@ def _exchange_kernel(job: Job, new: int, old: int, build: set[str], name: str, p
     # What others put there between the look and the exchange comes along.
     with _opened(staging, job.staged) as replaced:
         _carry_over(replaced, new, build, carried, _atomic.rename_new)
-    os.fchmod(new, stat.S_IMODE(os.fstat(old).st_mode))
+    _set_mode(new, os.fstat(old).st_mode)
     return True
+
+
+def _set_mode(directory: int, mode: int) -> None:
+    with suppress(OSError):  # some file systems have no modes
+        os.fchmod(directory, stat.S_IMODE(mode))
 
 
 def _may_stay(error: OSError) -> bool:
@@ -232,7 +241,9 @@ def _replace_in_place(job: Job, new: int, old: int, build: set[str]) -> None:
     try:
         for name in sorted(ours, key=check.is_group):
             _atomic.rename(name, new, name, old)
-    except FileNotFoundError:
+    except OSError as error:
+        if not _atomic.vanished(error):
+            raise
         # What was moved by now is not staged any more, so this cannot be done again from here.
         raise StagingGoneError from None
 
@@ -286,4 +297,4 @@ def _carry_over(
             with _opened(source, name) as below, _opened(target, name) as taken:
                 _carry_over(below, taken, (), carried, give, path + "/")
                 if late:
-                    os.fchmod(taken, stat.S_IMODE(mode))
+                    _set_mode(taken, mode)

@@ -54,7 +54,9 @@ class Staging:
         """Whether ``name`` is still staged: a cleaner may have taken the whole directory for old."""
         try:
             os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
+        except OSError as error:
+            if not _atomic.vanished(error):
+                raise
             return False
         return True
 
@@ -97,7 +99,7 @@ class StagedRoot:
             try:
                 return Staging(self.tree.fd, self.tree.path)
             except OSError as error:
-                if not isinstance(error, FileNotFoundError) or attempts == _ATTEMPTS:
+                if not _atomic.vanished(error) or attempts == _ATTEMPTS:
                     raise LocalIOError.from_os_error(error, "make a staging directory", self.tree.path) from error
             self.tree.reopen()  # somebody removed the root itself since it was opened
 

@@ -1,4 +1,4 @@
-"""Collecting: an entry is taken whole or skipped with a reason; nothing is written, followed, waited for or left out."""
+"""Collecting: an entry is taken whole or skipped with a reason; nothing is written, followed, or waited for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import shutil
 import socket
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -180,7 +181,7 @@ def test_a_tree_deeper_than_the_stack_is_walked_and_what_a_path_cannot_hold_is_s
     assert paths(found) == ["x"]
     ((path, reason),) = reasons(found).items()
     assert path.count("/") == 129 and reason == "number of parts of a path is 129, and a bundle holds 128 at most"
-    shutil.rmtree(tmp_path / "d")
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # too deep for shutil.rmtree, pytest's own too
 
 
 # --- what is no entry ------------------------------------------------------------------------------------------------
@@ -460,19 +461,28 @@ def test_other_entries_are_the_same_in_both_profiles(tmp_path: Path) -> None:
 
 @pytest.fixture
 def meddle(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object], int], None]:
-    """``meddle(name, act, times)``: act when a file of that name is about to be read, the first ``times`` times."""
+    """``meddle(name, act, times)``: act when a file of that name is open and was looked at, the first times."""
+    open_file, look_at = os.open, os.fstat
 
     def install(name: str, act: Callable[[], object], times: int = 1) -> None:
-        original, left = os.open, [times]
+        left, descriptors = [times], set()
 
         def opened(path: Any, *args: Any, **kwargs: Any) -> int:
-            descriptor = original(path, *args, **kwargs)
+            descriptor = open_file(path, *args, **kwargs)
             if str(path).endswith(name) and left[0] and not args[0] & os.O_WRONLY:
                 left[0] -= 1
-                act()
+                descriptors.add(descriptor)
             return descriptor
 
+        def looked(descriptor: int) -> os.stat_result:
+            status = look_at(descriptor)
+            if descriptor in descriptors:
+                descriptors.remove(descriptor)
+                act()
+            return status
+
         monkeypatch.setattr(collect.os, "open", opened)
+        monkeypatch.setattr(collect.os, "fstat", looked)
 
     return install
 
@@ -531,15 +541,6 @@ def test_files_of_two_builds_are_never_packed_as_one(kernel: Path, root: Path, m
 def test_a_kernel_whose_files_are_replaced_again_and_again_is_skipped(kernel: Path, root: Path, meddle: Meddle) -> None:
     meddle("add.ttir", lambda: _replace(kernel / "add.json", (kernel / "add.json").read_bytes())(), 2)
     assert reasons(collected(root)) == {f"triton/{KEY}": f"{KEY} changed or vanished while it was read, twice"}
-
-
-def test_a_member_that_vanishes_and_comes_back_is_read_again(kernel: Path, root: Path, meddle: Meddle) -> None:
-    data = (kernel / "add.ttir").read_bytes()
-    states = iter([lambda: (kernel / "add.ttir").unlink(), lambda: (kernel / "add.ttir").write_bytes(data)])
-    meddle("__grp__add.json", lambda: next(states)(), 2)
-    found = collected(root)
-    # Read first: the group file. Then its member is gone; the second time it comes back before its turn.
-    assert paths(found) == [] or files(found.drafts[0])["add.ttir"] == data
 
 
 def test_a_stray_file_that_vanishes_between_listing_and_reading_costs_nothing(
@@ -718,6 +719,24 @@ def test_what_cannot_be_looked_at_is_skipped(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(collect.os, "lstat", looked)
     found = collected(tmp_path, "generic")
     assert reasons(found) == {"generic/x": "cannot be read: Input/output error"}
+
+
+def test_a_file_that_cannot_be_opened_costs_its_entry_and_no_other(
+    kernel: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "x").write_bytes(b"1")
+    other = synthetic_kernel(root, "mul")
+    original = os.open
+
+    def opened(path: Any, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(("add.ptx", "/x")):
+            raise OSError(5, "Input/output error", path)
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(collect.os, "open", opened)
+    found = collected(root)
+    assert paths(found) == [other.name] and found.damaged == []
+    assert reasons(found) == dict.fromkeys([f"triton/{KEY}", "triton/x"], "cannot be read: Input/output error")
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.write_bytes(b"x")], ids=["absent", "a file"])

@@ -116,6 +116,27 @@ def test_staging_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch
     root.tree.close()
 
 
+def test_interrupted_removal_is_finished_before_the_interrupt_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss: Ctrl-C twice, and staging that stays.
+    root = StagedRoot(str(tmp_path), make=True)
+    (Path(root.staging.path) / "x").touch()
+    real, calls = staging._remove_tree, []
+
+    def interrupted(path: str) -> str | None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(path)
+
+    monkeypatch.setattr(staging, "_remove_tree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        root.discard()
+    assert os.listdir(tmp_path) == []
+    root.tree.close()
+
+
 @pytest.mark.parametrize("how", ["ENOLCK", "ENOSYS", "EOPNOTSUPP", "no module"])
 def test_lock_that_cannot_be_had_is_no_hindrance(
     how: str, tmp_path: Path, fd: int, monkeypatch: pytest.MonkeyPatch

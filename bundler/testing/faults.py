@@ -22,6 +22,8 @@ import os
 import re
 import signal
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -135,7 +137,10 @@ def killed(work: Callable[[], object]) -> bool:
     Raises:
         RuntimeError: It failed in another way; the child has printed why.
     """
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads (a test runner's). The child takes none of their locks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         status = 1
         try:
@@ -143,8 +148,6 @@ def killed(work: Callable[[], object]) -> bool:
             work()
             status = 0
         except BaseException:
-            import traceback
-
             traceback.print_exc()
             raise
         finally:
@@ -203,10 +206,11 @@ def judge(
         whole = {label: {p: d for p, d in s.items() if os.path.dirname(p) == kernel} for label, s in states.items()}
         entries[kernel] = _judge_kernel(root, kernel, inside, whole)
     for path in sorted({path for state in states.values() for path in state} - _members(states, kernels)):
-        data = found.pop(path) if path in found else None
-        labels = [label for label, state in states.items() if state.get(path) == data]
-        assert data is None or labels, f"{path} is not whole: {len(data)} bytes, in no known state"
-        entries[path] = labels[0] if data is not None else "absent"
+        there: bytes | None = found.get(path)
+        found.pop(path, b"")
+        labels = [label for label, state in states.items() if state.get(path) == there]
+        assert there is None or labels, f"{path} is not whole: {len(there)} bytes, in no known state"
+        entries[path] = labels[0] if there is not None else "absent"
     assert not found, f"nobody put these there: {sorted(found)}"
     return Judgement(entries, leftovers)
 

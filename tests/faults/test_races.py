@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import _atomic, _owner, stage, staging
+from bundler import _atomic, _owner, publish, stage, staging
 from bundler.emit import EmitOptions, OnConflict
 from bundler.errors import LocalIOError
 from bundler.testing import trees
@@ -465,6 +465,23 @@ def test_root_that_vanishes_before_staging_is_made_again(place: Place, monkeypat
         real(name, directory, mode)
 
     monkeypatch.setattr(_atomic, "make_directory", remove_first)
+    assert place.restore().restored == 5
+    assert removed and place.is_whole()
+
+
+def test_root_that_vanishes_with_all_that_is_staged_is_filled_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss: "rm -rf ~/.triton" while jobs start, and what they restore goes into a directory that has no name.
+    real, removed = publish.publish, []
+
+    def remove_first(*arguments: Any) -> Any:
+        if not removed:
+            removed.append(True)
+            shutil.rmtree(place.root)
+        return real(*arguments)
+
+    monkeypatch.setattr(publish, "publish", remove_first)
     assert place.restore().restored == 5
     assert removed and place.is_whole()
 

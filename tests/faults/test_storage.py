@@ -18,13 +18,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bundler
-from bundler import _owner
+from bundler import _owner, bundle
 from bundler.emit import EmitOptions
-from bundler.errors import LocalIOError
+from bundler.errors import LocalIOError, UsageError
 from bundler.testing import trees
 from bundler.testing.faults import crash_points, killed
 
@@ -451,6 +452,35 @@ def test_pack_without_room_for_its_temporary_file_is_an_error_of_ours(
     with open(tmp_path / "out", "wb") as file, pytest.raises(LocalIOError) as caught:
         bundler.pack([f"triton={tree}"], file)
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_entry_that_changes_under_pack_is_left_out_with_a_reason(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss: a bundle with bytes that fit no digest; or a pack that never ends beside a compile that goes on.
+    trees.synthetic_kernel(tree, "mul")
+    (steady, busy) = sorted(path.name for path in tree.iterdir())
+    real, calls = bundle.write_collected, []
+
+    def changing(out: Any, roots: Any, collected: Any, **options: Any) -> Any:
+        calls.append([draft.path for draft in collected.drafts])
+        if busy in calls[-1]:
+            raise bundle.ChangedError("triton", busy)
+        return real(out, roots, collected, **options)
+
+    monkeypatch.setattr(bundle, "write_collected", changing)
+    report = bundler.pack([f"triton={tree}"], tmp_path / "b")
+    assert calls == [[steady, busy], [steady, busy], [steady]]
+    assert report.entries == 1 and [row.path for row in report.skipped] == [f"triton/{busy}"]
+    assert [path.name for path in tmp_path.iterdir() if path != tree] == ["b"]
+
+
+@pytest.mark.parametrize("level", [0, -1, 23])
+def test_pack_that_cannot_be_writes_nothing(level: int, tree: Path, tmp_path: Path) -> None:
+    for roots, options in ([f"triton={tree}"], {"level": level}), ([], {}):
+        with pytest.raises(UsageError):
+            bundler.pack(roots, tmp_path / "b", **options)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])

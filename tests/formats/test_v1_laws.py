@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
-from bundler.formats import Reader, Source, Written, open_bundle, v1, write
+from bundler.formats import Reader, Source, Written, _index, open_bundle, v1, write
 from bundler.model import (
     Artifact,
     Base,
@@ -377,6 +377,9 @@ def test_any_value_in_any_part_of_an_index_is_read_or_refused(value: Any, part: 
             delivered(reader, range(len(reader.index.contents)), salvage=True)
         except BundlerError as error:
             assert str(error)
+        else:
+            # One index, one byte string: nothing that is read could have been spelled otherwise.
+            assert _index.encode_index(reader.index) == make.spelled(index)
 
 
 # --- salvage ---------------------------------------------------------------------------------------------------------
