@@ -54,9 +54,14 @@ class ChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes."""
+    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes.
+
+    With ``launch_only`` the IR of kernels is not read: it must be there and not empty, and what it says (``module``) is
+    not known. For the runtime profile, inside a training process.
+    """
 
     profile: Profile = Profile.FULL
+    launch_only: bool = False
     exclude: tuple[str, ...] = ()
     keep_bytes: int = 64 << 20
     banned: frozenset[tuple[str, str]] = frozenset()  # identities that changed under our hands twice
@@ -270,7 +275,11 @@ class _Collector:
         files: dict[str, File] = {}
         facts: dict[str, check.Facts] = {}
         for name in names:
-            if not stat.S_ISREG(os.lstat(self._full(f"{path}/{name}")).st_mode):
+            status = os.lstat(self._full(f"{path}/{name}"))
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if self._options.launch_only and status.st_size and check.suffix(name) in check.IR_SUFFIXES:
+                facts[name] = check.Facts()
                 continue
             files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
         problems, target = check.judge(facts)
