@@ -441,9 +441,7 @@ class Proof:
         info = package / "triton_bundler-0.0.dist-info"
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: triton-bundler\nVersion: 0.0\n")
-        (info / "entry_points.txt").write_text(
-            "[torch.backends]\ntriton_bundler = bundler.integrations.autoload:autoload\n"
-        )
+        (info / "entry_points.txt").write_text("[torch.backends]\ntriton_bundler = bundler.integrations:autoload\n")
         return site
 
     def environment(self, run: Run, root: Path, stem: str) -> dict[str, str]:
