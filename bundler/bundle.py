@@ -41,6 +41,7 @@ __all__ = [
     "SkippedEntry",
     "UnpackReport",
     "opened",
+    "output",
     "pack",
     "repair",
     "unpack",
@@ -112,7 +113,7 @@ def pack(
         collected = _collect(found, options, winners_only=winners_only)
         _require_entries(found, collected, strict=strict)
         try:
-            with _output(out) as (file, name):
+            with output(out) as (file, name):
                 written = write_collected(
                     file,
                     found,
@@ -165,7 +166,7 @@ def _require_entries(roots: Sequence[Root], collected: Collected, *, strict: boo
 
 
 @contextmanager
-def _output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+def output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
     """Open ``out`` for writing; what is no regular file (a pipe, a device) is written to, not replaced."""
     if not isinstance(out, (str, os.PathLike)):
         yield out, str(getattr(out, "name", "-"))
@@ -208,7 +209,7 @@ def write_collected(
         entries=payload.entries,
         contents=(),
         frames=(),
-        facts={"recorded_roots": recorded, **facts},
+        facts={**({"recorded_roots": recorded} if recorded else {}), **facts},
         skipped=tuple(collected.skipped[:_MAX_SKIPPED]),
     )
     return write(
@@ -224,7 +225,7 @@ def write_collected(
 
 def _recorded_roots(roots: Sequence[Root], collected: Collected) -> dict[str, str]:
     """Return where each root lay when its files were written: what its kernels name, else where it lies now."""
-    recorded = {root.name: root.path for root in roots}
+    recorded = {root.name: root.path for root in roots if root.path}
     for draft in collected.drafts:
         ending = "/" + draft.path
         if draft.unit is Unit.KERNEL and draft.recorded.endswith(ending):

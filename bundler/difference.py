@@ -12,7 +12,7 @@ from bundler.formats import Reader
 from bundler.model import Entry, Index, Unit
 from bundler.relocate import restore
 
-__all__ = ["Changed", "DiffReport", "diff"]
+__all__ = ["Changed", "DiffReport", "compare_entries", "diff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def diff(a: Blob, b: Blob) -> DiffReport:
             files = _differing(first.index, ours[identity], second.index, theirs[identity])
             if not files:
                 continue
-            verdict = _compare(first, ours[identity], second, theirs[identity])
+            verdict = compare_entries(first, ours[identity], second, theirs[identity])
             alike = verdict in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
             (equivalent if alike else changed).append(Changed(str(ours[identity]), files))
         return DiffReport(
@@ -74,7 +74,7 @@ def _differing(index: Index, entry: Entry, other_index: Index, other: Entry) -> 
     return tuple(name for name in names if forms.get(name) != other_forms.get(name))
 
 
-def _compare(first: Reader, entry: Entry, second: Reader, other: Entry) -> Verdict:
+def compare_entries(first: Reader, entry: Entry, second: Reader, other: Entry) -> Verdict:
     """Compare two entries of one identity as a restore would, each as it would lie in one and the same place."""
     if entry.unit is not other.unit or entry.target != other.target:
         return Verdict.DIFFERENT

@@ -33,6 +33,8 @@ _MAX_READ = 65536  # bytes of one file below /proc or /sys: the flags stand in t
 
 # Distributions whose version decides what a cache holds. PyTorch has shipped Triton under five names.
 PACKAGES = (
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
     "pytorch-triton",
     "pytorch-triton-rocm",
     "pytorch-triton-xpu",

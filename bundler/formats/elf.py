@@ -214,17 +214,18 @@ def loadable_digest(data: bytes | memoryview) -> bytes:
 
     Covered: the header without the places of the tables; of every section but those left out, the row of the section
     table without its file offset, and the bytes; of every segment the row, with the section that it starts in for its
-    file offset (for NVIDIA without offset and sizes: a segment there counts padding that moves with the size of the
-    debug sections, and maps nothing that is not in a section). So code, constants, relocations, symbols, register
-    counts (``.nv.info``, ``sh_info`` of ``.text``, the kernel descriptor in ``.rodata``) and load addresses all count,
-    and no file offset does.
+    file offset. So code, constants, relocations, symbols, register counts (``.nv.info``, ``sh_info`` of ``.text``, the
+    kernel descriptor in ``.rodata``) and load addresses all count, and no file offset does.
 
     Left out: sections of debug information (``.debug*``, ``.nv_debug*`` with the PTX text, ``.line*``, and the rest of
-    ``_DEBUG_NAME``), their relocations, and ``.shstrtab``, whose names are covered one by one.
+    ``_DEBUG_NAME``), their relocations, and ``.shstrtab``, whose names are covered one by one; for NVIDIA also offset
+    and sizes of segments, which count padding that moves with the debug sections.
 
-    Seen: of 33 pairs (three kernels, five SMs, six gfx; Triton 3.9; sources of equal text in directories whose names
-    differ in length) every file of a pair differed, and never outside those sections; ``.symtab`` and ``.strtab`` were
-    equal each time, so they are covered, for a cubin is launched by its symbols.
+    Seen: of 44 pairs (three kernels, five SMs, six gfx; Triton 3.6 and 3.9; sources of equal text in directories whose
+    names differ in length) every file of a pair differed, and never outside of what is left out. ``.symtab`` and
+    ``.strtab`` were equal each time and are covered, since a cubin is launched by its symbols. A cubin whose program
+    headers were overwritten, type by type and size by size, still loaded on an H200 (driver 580): sections are all
+    that the driver reads.
 
     Raises:
         FormatError: As :func:`parse`.
@@ -431,7 +432,7 @@ def _segment_rows(elf: Elf, table_offset: int) -> Iterator[bytes]:
     for segment in elf.segments:
         name, extent = "", (0, 0, segment.memory_size)
         if elf.machine == _EM_CUDA:
-            extent = (0, 0, 0)
+            extent = (0, 0, 0)  # the driver does not read them, and two builds of one kernel differ in them
         elif segment.file_size:
             name, offset = _place(places, table_offset, segment.offset)
             extent = (offset, segment.file_size, segment.memory_size)
