@@ -140,8 +140,8 @@ def replacing(path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
     temporary = _owner.new_name() + ".tmp"
     try:
         _sweep(parent, directory)
-        fd = create(temporary, directory)
-        try:
+        try:  # from before it is made: a signal may come as soon as it is there
+            fd = create(temporary, directory)
             with os.fdopen(fd, "wb", buffering=1 << 20) as file:
                 yield file
                 file.flush()

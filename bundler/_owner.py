@@ -21,6 +21,8 @@ __all__ = ["ABANDONED_AFTER", "is_abandoned", "is_ours", "new_name"]
 ABANDONED_AFTER = 24 * 3600
 """Seconds after which staging of an unknown owner is taken to be abandoned."""
 
+_DEAD = frozenset("ZXx")  # zombie, and two spellings of dead
+
 _NAME = re.compile(
     re.escape(STAGING_PREFIX)
     + r"(?P<boot>[0-9a-f]+)-(?P<space>[0-9a-f]+)-(?P<pid>[0-9a-f]+)-(?P<start>[0-9a-f]+)-[0-9a-f]{16}(?:\.tmp)?"
@@ -29,9 +31,9 @@ _NAME = re.compile(
 
 def new_name() -> str:
     """Return a staging name of this process that nobody else uses."""
-    boot, space = _place()
     pid = os.getpid()
-    return f"{STAGING_PREFIX}{boot}-{space}-{pid:x}-{_start_of(pid):x}-{os.urandom(8).hex()}"
+    boot, space = _place(pid)
+    return f"{STAGING_PREFIX}{boot}-{space}-{pid:x}-{_state_of(pid)[1]:x}-{os.urandom(8).hex()}"
 
 
 def is_ours(name: str) -> bool:
@@ -49,7 +51,7 @@ def is_abandoned(name: str, modified: float) -> bool:
     match = _NAME.fullmatch(name)
     if match is None:
         return False
-    if (match["boot"], match["space"]) == _place() and match["boot"] != "0":
+    if (match["boot"], match["space"]) == _place(os.getpid()) and match["boot"] != "0":
         pid, start = int(match["pid"], 16), int(match["start"], 16)
         return not _lives(pid, start)
     return time.time() - modified > ABANDONED_AFTER
@@ -62,24 +64,29 @@ def _lives(pid: int, start: int) -> bool:
         return False
     except (OSError, OverflowError):  # somebody else's process
         pass
-    now = _start_of(pid)
+    state, now = _state_of(pid)
+    if state in _DEAD:  # killed, and nobody asked for its status: a container without an init keeps it for ever
+        return False
     return not (start and now) or start == now
 
 
 @cache
-def _place() -> tuple[str, str]:
-    """Return (boot, PID namespace); "0" for what cannot be known, as on macOS."""
+def _place(pid: int) -> tuple[str, str]:
+    """Return (boot, PID namespace) of this process; "0" for both where process numbers tell nothing, as on macOS."""
     boot = space = "0"
     with suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read(8)
-        space = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
+        # /proc may be that of another namespace, in which our numbers are those of other processes.
+        if os.readlink("/proc/self") == str(pid):
+            space = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     return (boot, space) if re.fullmatch(r"[0-9a-f]+", boot) and space != "0" else ("0", "0")
 
 
-def _start_of(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 when unknown. Source: proc(5), field 22."""
+def _state_of(pid: int) -> tuple[str, int]:
+    """Return the state of a process and its start in clock ticks since boot; ("", 0) when unknown. Source: proc(5)."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         # The command in brackets may itself hold brackets and blanks.
-        return int(file.read().rpartition(b")")[2].split()[19])
-    return 0
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode("ascii"), int(fields[19])
+    return "", 0

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, TypeAlias
 
 from bundler import _atomic, host
-from bundler.collect import ChangedError, Collected, Options, collect
+from bundler.collect import ChangedError, Collected, Options, collect, shown
 from bundler.emit import Conflict, EmitOptions, EmitReport, emit
 from bundler.errors import (
     BundlerError,
@@ -121,7 +121,7 @@ def pack(
                     profile=options.profile,
                     level=level,
                     facts=_facts(collected, facts or {}),
-                    spool_directory=_spool_directory(name),
+                    spool_directory=_spool_directory(out),
                     progress=progress,
                 )
             break
@@ -168,21 +168,26 @@ def _require_entries(roots: Sequence[Root], collected: Collected, *, strict: boo
 @contextmanager
 def output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
     """Open ``out`` for writing; what is no regular file (a pipe, a device) is written to, not replaced."""
-    if not isinstance(out, (str, os.PathLike)):
-        yield out, str(getattr(out, "name", "-"))
-        return
-    path = os.fspath(out)
+    path = os.fspath(out) if isinstance(out, (str, os.PathLike)) else ""
+    name = path or str(getattr(out, "name", "-"))
     try:
-        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        if not isinstance(out, (str, os.PathLike)):
+            yield out, name
+        elif _is_special(path):
             with open(path, "wb") as file:
-                yield file, path
+                yield file, name
         else:
             with _atomic.replacing(path) as file:
-                yield file, path
+                yield file, name
     except LocalIOError:
         raise
     except OSError as error:
-        raise LocalIOError.from_os_error(error, "write the bundle", path) from error
+        raise LocalIOError.from_os_error(error, "write the bundle", name) from error
+
+
+def _is_special(path: str) -> bool:
+    """Whether something lies at ``path`` that is no regular file: a pipe, a device, a directory."""
+    return os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)
 
 
 def write_collected(
@@ -205,7 +210,7 @@ def write_collected(
     payload = lay_out(collected, recorded)
     index = Index(
         profile=profile,
-        roots=tuple(RootRecord(root.name, root.kind.name, root.path) for root in roots),
+        roots=tuple(RootRecord(root.name, root.kind.name, shown(root.path)) for root in roots),
         entries=payload.entries,
         contents=(),
         frames=(),
@@ -225,11 +230,11 @@ def write_collected(
 
 def _recorded_roots(roots: Sequence[Root], collected: Collected) -> dict[str, str]:
     """Return where each root lay when its files were written: what its kernels name, else where it lies now."""
-    recorded = {root.name: root.path for root in roots if root.path}
+    recorded = {root.name: shown(root.path) for root in roots if root.path}
     for draft in collected.drafts:
         ending = "/" + draft.path
         if draft.unit is Unit.KERNEL and draft.recorded.endswith(ending):
-            recorded[draft.root] = draft.recorded.removesuffix(ending)
+            recorded[draft.root] = shown(draft.recorded.removesuffix(ending))
     return recorded
 
 
@@ -242,10 +247,12 @@ def _facts(collected: Collected, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, **more}
 
 
-def _spool_directory(name: str) -> str | None:
-    """Return the directory of the output, where there is room for it; None for a pipe."""
-    directory = os.path.dirname(os.path.realpath(name))
-    return directory if name != "-" and os.access(directory, os.W_OK) else None
+def _spool_directory(out: str | os.PathLike[str] | BinaryIO) -> str | None:
+    """Return the directory of the output, where there is room for it; None for a pipe, a device or an open file."""
+    if not isinstance(out, (str, os.PathLike)) or _is_special(os.fspath(out)):
+        return None  # /dev and /proc, where devices and pipes lie, are no place for a file
+    directory = os.path.dirname(os.path.realpath(out))
+    return directory if os.access(directory, os.W_OK) else None
 
 
 # -- unpack ------------------------------------------------------------------------------------------------------------
@@ -263,7 +270,8 @@ class SkippedEntry:
 class UnpackReport:
     """What ``unpack`` did. Counts are of entries unless they say otherwise.
 
-    ``equivalent`` is part of ``unchanged``, ``upgraded`` of ``restored``; ``env`` points at the roots.
+    ``equivalent`` is part of ``unchanged``, ``upgraded`` of ``restored``; ``env`` points at the roots, and ``roots``
+    says where each of them went, by its name in the bundle.
     """
 
     restored: int
@@ -280,6 +288,7 @@ class UnpackReport:
     bytes_written: int
     seconds: float
     env: dict[str, str]
+    roots: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +373,7 @@ def _unpack_report(
         bytes_written=report.bytes_written,
         seconds=round(time.monotonic() - started, 6),
         env=environment(places),
+        roots={name: root.path for name, root in sorted(places.items())},
     )
 
 
@@ -402,17 +412,19 @@ def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[Skip
         UsageError: ``only`` matches nothing.
         IncompatibleTargetError: There are targets, and none fits.
     """
-    entries = [entry for entry in reader.index.entries if _matches(entry, selection.only)]
+    entries = [entry for entry in reader.index.entries if matches(entry, selection.only)]
     if selection.only and not entries:
         raise UsageError(f"--only {' '.join(selection.only)} matches none of {len(reader.index.entries)} entries")
     entries, skipped = _fitting(reader.index, entries, selection)
-    kinds = {root.name: KINDS[root.kind] for root in reader.index.roots if root.kind in KINDS}
-    mapped = [copy for entry in entries for copy in _on_devices(entry, kinds[entry.root].devices, selection.devices)]
+    # A kind that this package does not know is refused where its place is asked for.
+    numbered = {root.name: KINDS[root.kind].devices for root in reader.index.roots if root.kind in KINDS}
+    mapped = [copy for e in entries for copy in _on_devices(e, numbered.get(e.root, ""), selection.devices)]
     _refuse_collisions(mapped)
     return mapped, skipped
 
 
-def _matches(entry: Entry, only: Sequence[str]) -> bool:
+def matches(entry: Entry, only: Sequence[str]) -> bool:
+    """Whether an entry is one of those that ``Selection.only`` asks for."""
     forms = (str(entry), entry.path, entry.unit.value, entry.name)
     return not only or any(fnmatchcase(form, pattern) for form in forms for pattern in only)
 

@@ -164,7 +164,7 @@ def _target(metadata: Any) -> Target | None:
     if not isinstance(target, dict):
         return None
     backend, arch, warp_size = target.get("backend"), target.get("arch"), target.get("warp_size")
-    if not isinstance(backend, str) or not isinstance(arch, (str, int)):
+    if not isinstance(backend, str) or not isinstance(arch, (str, int)) or not f"{backend}{arch}".isascii():
         return None
     return Target(backend, str(arch), warp_size if type(warp_size) is int and warp_size >= 0 else 0)
 

@@ -34,6 +34,7 @@ __all__ = [
     "collect_kernels",
     "long_strings",
     "read_file",
+    "shown",
     "stream_file",
 ]
 
@@ -159,11 +160,16 @@ class _Collector:
             raise UsageError(
                 f"{self._root.path} is a kernel directory, not a root: name the directory above it, {parent}"
             )
-        self._directory("", names)
+        # Not by recursion: a path has room for 2,000 directories, and Python's stack for 1,000 calls.
+        pending = self._directory("", names)
+        while pending:
+            path = pending.pop()
+            listed = self._list(path)
+            if listed is not None:
+                pending += self._directory(path, listed)
 
     def _skip(self, path: str, reason: str) -> None:
-        shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
-        self._into.skipped.append(Skipped(f"{self._root.name}/{shown}", reason))
+        self._into.skipped.append(Skipped(f"{self._root.name}/{shown(path)}", shown(reason)))
 
     def _damaged(self, path: str, problems: Sequence[check.Problem]) -> None:
         self._skip(path, "; ".join(map(str, problems[:3])))
@@ -172,7 +178,8 @@ class _Collector:
     def _full(self, path: str) -> str:
         return os.path.join(self._root.path, *path.split("/"))
 
-    def _directory(self, path: str, names: Sequence[str]) -> None:
+    def _directory(self, path: str, names: Sequence[str]) -> list[str]:
+        """Take what lies in a directory; return the directories in it, the last one first."""
         files, directories = [], []
         for name in names:
             below = f"{path}/{name}" if path else name
@@ -193,10 +200,7 @@ class _Collector:
         else:
             for name in files:
                 self._single(f"{path}/{name}" if path else name)
-        for below in directories:
-            listed = self._list(below)
-            if listed is not None:
-                self._directory(below, listed)
+        return directories[::-1]
 
     def _is_excluded(self, path: str) -> bool:
         forms = (path, f"{self._root.name}/{path}")
@@ -249,10 +253,11 @@ class _Collector:
         elif not any(check.is_group(name) for name in names):
             self._skip(path, "no group file: the kernel counts as absent")
         else:
-            self._kernel(path, self._without_excluded(path, names))
+            self._kernel(path, [name for name in self._wanted(path, names) if self._mode(f"{path}/{name}") is not None])
 
-    def _without_excluded(self, path: str, names: Iterable[str]) -> list[str]:
-        return [name for name in names if not excluded(self._root.kind, f"{path}/{name}")]
+    def _wanted(self, path: str, names: Iterable[str]) -> list[str]:
+        below = ((name, f"{path}/{name}") for name in names)
+        return [name for name, full in below if not excluded(self._root.kind, full) and not self._is_excluded(full)]
 
     def _kernel(self, path: str, names: list[str]) -> None:
         draft = None
@@ -263,7 +268,7 @@ class _Collector:
             except ChangedError as error:
                 if attempt == 2:
                     self._skip(path, f"{error.path.rpartition('/')[2]} changed or vanished while it was read, twice")
-                names = self._without_excluded(path, self._list(path) or [])
+                names = [name for name in self._wanted(path, self._list(path) or []) if shown(name) == name]
             except OSError as error:
                 self._skip(path, f"cannot be read: {error.strerror}")
                 break
@@ -274,14 +279,15 @@ class _Collector:
         key = path.rpartition("/")[2]
         files: dict[str, File] = {}
         facts: dict[str, check.Facts] = {}
-        for name in names:
-            status = os.lstat(self._full(f"{path}/{name}"))
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            if self._options.launch_only and status.st_size and check.suffix(name) in check.IR_SUFFIXES:
+        stamps = self._stamps(path, names)
+        for name, (_, size, _) in stamps.items():
+            if self._options.launch_only and size and check.suffix(name) in check.IR_SUFFIXES:
                 facts[name] = check.Facts()
                 continue
             files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
+        # Each file is whole by now, but the first may be of one build and the last of another.
+        if not stamps or self._stamps(path, stamps) != stamps:
+            raise ChangedError(self._root.name, path)
         problems, target = check.judge(facts)
         if problems:
             self._damaged(path, problems)
@@ -299,6 +305,18 @@ class _Collector:
             recorded=recorded,
             module=module,
         )
+
+    def _stamps(self, path: str, names: Iterable[str]) -> dict[str, tuple[int, int, int]]:
+        """Return what changes when a regular file is written or replaced, by name; other things are left out."""
+        stamps = {}
+        for name in names:
+            try:
+                status = os.lstat(self._full(f"{path}/{name}"))
+            except FileNotFoundError as error:
+                raise ChangedError(self._root.name, f"{path}/{name}") from error
+            if stat.S_ISREG(status.st_mode):
+                stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return stamps
 
     def _single(self, path: str) -> None:
         unit, name = unit_of(path), path.rpartition("/")[2]
@@ -343,6 +361,11 @@ class _Collector:
         digest = hashlib.sha256(stored).digest()
         reopen = partial(stream_file, full)
         return File(name, digest, len(stored), len(data), reopen, relocation, stored, long, recorded), facts
+
+
+def shown(text: str) -> str:
+    """Return ``text`` as a bundle can hold it: bytes of a path that are not UTF-8 are spelled as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _LOCATION = re.compile(rb'loc\("([^"\\]+\.py)":')

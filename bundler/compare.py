@@ -84,11 +84,11 @@ def _same(name: str, ours: bytes, theirs: bytes) -> bool:
     """Whether two members load alike. IR and PTX are not loaded, and so not compared."""
     if ours == theirs or check.suffix(name) in check.IR_SUFFIXES:
         return True
-    if name.endswith(".json"):
-        return bool(_without_paths(json.loads(ours)) == _without_paths(json.loads(theirs)))
     try:
+        if name.endswith(".json"):
+            return bool(_without_paths(json.loads(ours)) == _without_paths(json.loads(theirs)))
         return elf.loadable_digest(ours) == elf.loadable_digest(theirs)
-    except FormatError:  # not ELF: a binary of another backend
+    except (FormatError, ValueError, RecursionError):  # not ELF: a binary of another backend; or a strange bundle
         return False
 
 
@@ -123,6 +123,6 @@ def build_files(theirs: Mapping[str, bytes], new_names: Collection[str]) -> set[
     stems = tuple(name[len(GROUP_PREFIX) : -len("json")] for name in groups)
     listed: set[str] = set()
     for name in groups & set(theirs):
-        with suppress(ValueError, RecursionError, AttributeError):  # damaged: then the stem alone tells
+        with suppress(ValueError, RecursionError, AttributeError, TypeError):  # damaged: then the stem alone tells
             listed.update(map(str, json.loads(theirs[name]).get("child_paths", ())))
     return {name for name in theirs if name in new_names or name in groups | listed or name.startswith(stems)}

@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,7 +33,7 @@ from bundler.staging import StagedRoot
 
 __all__ = ["Conflict", "EmitOptions", "EmitReport", "OnConflict", "emit"]
 
-_ATTEMPTS = 3  # times that entries are staged again after their staging was taken away
+_ATTEMPTS = 10  # times that entries are staged again after their staging was taken away
 
 
 class OnConflict(str, Enum):
@@ -106,7 +106,8 @@ def emit(reader: Reader, entries: Sequence[Entry], roots: Mapping[str, Root], op
         RelocationError: A placeholder is not where the index says.
         EntryExistsError: A different entry is installed, and ``on_conflict`` is ``fail``.
 
-        None of these is raised once an entry has appeared, but LocalIOError: what is published by then stays, whole.
+        Once an entry has appeared, only LocalIOError is raised, and UnsafePathError for a link that was put there
+        since: what is published by then stays, whole.
     """
     report = EmitReport()
     with _opened(roots, entries, options, report) as opened:
@@ -127,9 +128,8 @@ def _opened(
     try:
         for name in sorted({entry.root for entry in entries}):
             path = roots[name].path
-            if options.dry_run and not os.path.isdir(path):
-                continue
-            opened[name] = StagedRoot(path, make=not (options.dry_run or options.repair_only))
+            make = not (options.dry_run or options.repair_only)
+            opened[name] = StagedRoot(path, make=make, missing_ok=options.dry_run)
             if not options.dry_run:
                 report.warnings += staging.sweep(opened[name].tree.fd, path)
         yield opened
@@ -157,10 +157,7 @@ class _Emission:
         contents = self._reader.index.contents
         jobs = []
         for number, entry in enumerate(entries):
-            root = self._roots.get(entry.root)
-            if root is None:  # a dry run, and the root is not there yet
-                self._report.restored += 1
-                continue
+            root = self._roots[entry.root]
             exists = self._is_installed(root, entry)
             if exists is None:
                 self._report.unchanged += 1
@@ -200,30 +197,58 @@ class _Emission:
 
     def rehearse(self, jobs: Sequence[Job]) -> None:
         """Count what would be done, from the bundle and the installed files alone."""
+        self._check_frames(jobs)
+        held, broken = self._read_ahead(jobs)
         for job in jobs:
-            verdict = publish.verdict(job, self._ours(job)) if job.exists else None
-            action = self._action(job, verdict)
-            self._count(job, verdict, action)
+            damaged = [artifact for artifact in job.entry.artifacts if artifact.content in broken]
+            if damaged:
+                first = min(damaged, key=lambda artifact: artifact.content)
+                self._report.damaged.append(Damage(str(job.entry), first.name, broken[first.content]))
+                continue
+            verdict = publish.verdict(job, self._ours(job, held)) if job.exists else None
+            if verdict is Verdict.DIFFERENT and self._options.on_conflict is OnConflict.FAIL:
+                raise EntryExistsError(job.root.tree.full(job.entry.path))
+            self._count(job, verdict, self._action(job, verdict))
 
-    def _ours(self, job: Job) -> dict[str, bytes]:
+    def _read_ahead(self, jobs: Sequence[Job]) -> tuple[dict[int, bytearray], dict[int, str]]:
+        """Return the contents that installed entries are compared with, and what is wrong with those that are damaged.
+
+        One pass, so that a pipe will do. What is not compared is read too where nothing else tells that it is whole.
+        """
+        compared = {artifact.content for job in jobs if job.exists for artifact in job.entry.artifacts}
+        told = self._reader.seekable and not self._options.salvage
+        wanted = compared if told else _contents(jobs)
+        held: dict[int, bytearray] = {number: bytearray() for number in compared}
+        broken: dict[int, str] = {}
+        for chunk in self._reader.deliver(wanted, salvage=self._options.salvage):
+            if chunk.error is not None:
+                broken[chunk.content] = str(chunk.error)
+            elif chunk.content in held:
+                held[chunk.content] += chunk.data
+        self._reader.finish()
+        return held, broken
+
+    def _ours(self, job: Job, held: Mapping[int, bytearray]) -> dict[str, bytes]:
         files = {}
         for artifact in job.entry.artifacts:
-            data = self._reader.read(artifact.content)
+            data = bytes(held[artifact.content])
             if artifact.relocation is not None:
                 base = stage.base_of(job.root.tree, job.entry, artifact.relocation)
                 data = restore(data, artifact.relocation, base, name=f"{job.entry}/{artifact.name}")
             files[artifact.name] = data
         return files
 
+    def _check_frames(self, jobs: Sequence[Job]) -> None:
+        """Find damage before the first file is staged, where the bundle can be read twice."""
+        if self._reader.seekable and not self._options.salvage:
+            self._reader.check_frames(self._reader.frames_of(_contents(jobs)))
+
     # 2. to 4.
 
     def carry_out(self, jobs: Sequence[Job]) -> None:
         """Stage, compare and publish."""
         self._check_room(jobs)
-        if self._reader.seekable and not self._options.salvage:
-            # Damage is found before the first file is staged, where the bundle can be read twice.
-            wanted = {artifact.content for job in jobs for artifact in job.entry.artifacts}
-            self._reader.check_frames(self._reader.frames_of(wanted))
+        self._check_frames(jobs)
         for attempt in range(_ATTEMPTS):
             jobs = self._attempt(jobs)
             if not jobs:
@@ -240,13 +265,16 @@ class _Emission:
         """Refuse before the first write what cannot fit: bytes rounded up to blocks, and inodes."""
         for root in self._roots.values():
             mine = [job for job in jobs if job.root is root]
-            status = os.fstatvfs(root.tree.fd)
+            try:
+                status = os.fstatvfs(root.tree.fd)
+            except OSError:  # then the writes will tell
+                continue
             block = status.f_frsize or 4096
             needed = sum(-(-job.size // block) * block for job in mine)
             inodes = sum(len(job.entry.artifacts) + (job.entry.unit is Unit.KERNEL) for job in mine)
             for what, need, have in (
-                ("bytes", needed, status.f_bavail * block),
-                # Some file systems make inodes as they need them, and say 0 of 0.
+                # Some file systems make inodes as they need them, and some know nothing at all: both say 0 of 0.
+                ("bytes", needed, status.f_bavail * block if status.f_blocks else needed),
                 ("inodes", inodes, status.f_favail if status.f_files else inodes),
             ):
                 if need > have:
@@ -270,9 +298,7 @@ class _Emission:
             self._discard(jobs)
             return list(jobs)
         except OSError as error:
-            needed = sum(job.size for job in jobs)
-            path = jobs[0].root.tree.path
-            raise LocalIOError.from_os_error(error, "write the staged files", path, needed) from error
+            raise _not_staged(error, jobs) from error
         self._report.damaged += damaged
         for job in staged:
             if verdicts.get(id(job)) is Verdict.DIFFERENT and self._options.on_conflict is OnConflict.FAIL:
@@ -290,7 +316,7 @@ class _Emission:
         action = self._action(job, verdict)
         try:
             while action is not None:
-                verdict_now = publish.publish(job, action)
+                verdict_now = publish.publish(job, action, verdict)
                 if verdict_now is None:
                     break
                 # Somebody else installed the entry since it was looked at: decide again, on what lies there now.
@@ -335,3 +361,22 @@ class _Emission:
         else:
             report.unchanged += 1
             report.equivalent += verdict is Verdict.EQUIVALENT
+
+
+def _contents(jobs: Iterable[Job]) -> set[int]:
+    return {artifact.content for job in jobs for artifact in job.entry.artifacts}
+
+
+def _not_staged(error: OSError, jobs: Sequence[Job]) -> LocalIOError:
+    """Say why files could not be staged; what was needed, and is left, where room is the matter."""
+    action = "write the staged files"
+    failed = [job for job in jobs if job.root.tree.path == error.filename] or jobs
+    path = failed[0].root.tree.path
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return LocalIOError.from_os_error(error, action, path)
+    available = 0
+    with suppress(OSError):
+        status = os.statvfs(path)
+        available = status.f_bavail * status.f_frsize
+    needed = sum(job.size for job in failed)
+    return LocalIOError(path, error.errno, f"{action} ({len(failed)} entries, bytes)", needed, available)

@@ -10,10 +10,12 @@ import re
 
 __all__ = ["prefixes"]
 
-# A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), or the
-# length of a short pickled string. Each pattern starts with fixed bytes, which the engine finds at memory speed.
-_PATH = rb"(/(?:[^\x00-\x1f\"'\\<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
-_PATTERNS = tuple(re.compile(lead + _PATH) for lead in (rb'"', rb"'", rb"\x00", rb"\x8c[\x02-\xff]"))
+# A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), the 1 that
+# stands before the first directory of a DWARF line table, or the length of a short pickled string. Each pattern starts
+# with fixed bytes, which the engine finds at memory speed.
+# No character may belong to a part and to what parts it, or a row of slashes is matched in every way there is.
+_PATH = rb"(/(?:[^\x00-\x1f\"'\\/<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/+){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
+_PATTERNS = tuple(re.compile(lead + _PATH) for lead in (rb'"', rb"'", rb"\x00", rb"\x01", rb"\x8c[\x02-\xff]"))
 
 _MAX_PREFIXES = 64  # per file; what comes after is cut to two parts, so that a list of sources does not fill the index
 

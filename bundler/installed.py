@@ -13,12 +13,14 @@ from contextlib import contextmanager, suppress
 from bundler import _atomic
 from bundler.errors import BundlerError, LocalIOError, UnsafePathError
 
-__all__ = ["InstalledRoot"]
+__all__ = ["InstalledRoot", "leads_to"]
 
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FILE = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORIES = 64  # descriptors kept, so that siblings do not walk their path again
 _CHUNK = 1 << 20  # bytes read at a time
+_ATTEMPTS = 10  # times that a root is made again after somebody removed it
+_ABSENT = -1  # in place of a descriptor
 
 
 class InstalledRoot:
@@ -26,25 +28,53 @@ class InstalledRoot:
 
     Args:
         path: Absolute. The root itself may be a link, and is made when it is absent and ``make`` is given.
+        make: See ``path``.
+        missing_ok: Take an absent root for an empty one, which nothing can be written to.
 
     Raises:
         LocalIOError: It cannot be opened or made.
     """
 
-    def __init__(self, path: str, *, make: bool) -> None:
+    def __init__(self, path: str, *, make: bool, missing_ok: bool = False) -> None:
         self.path = path
+        self._make = make
+        self._missing_ok = missing_ok
         self._open: OrderedDict[str, int] = OrderedDict()
-        try:
-            if make:
-                os.makedirs(path, exist_ok=True)
-            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise LocalIOError.from_os_error(error, "open the root", path) from error
+        self.fd = self._open_root()
+
+    def _open_root(self) -> int:
+        attempts = 0
+        while True:
+            try:
+                return os.open(self.path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
+            except OSError as error:
+                if self._missing_ok and isinstance(error, FileNotFoundError):
+                    return _ABSENT
+                if not self._make or not isinstance(error, FileNotFoundError) or attempts == _ATTEMPTS:
+                    raise LocalIOError.from_os_error(error, "open the root", self.path) from error
+            attempts += 1  # once is enough, unless somebody removes it as it is made
+            try:
+                os.makedirs(self.path, exist_ok=True)
+            except FileExistsError:  # a link that leads nowhere, or gone again: opening it tells
+                pass
+            except OSError as error:
+                raise LocalIOError.from_os_error(error, "make the root", self.path) from error
+
+    def reopen(self) -> None:
+        """Open what lies at the path of the root now: the directory that was opened has been removed.
+
+        Raises:
+            LocalIOError: As when it was opened first.
+        """
+        fd = self._open_root()
+        self.close()
+        self.fd = fd
 
     def close(self) -> None:
         """Give back every descriptor."""
         self.forget()
-        os.close(self.fd)
+        if self.fd != _ABSENT:
+            os.close(self.fd)
 
     def forget(self) -> None:
         """Drop the descriptors of directories below the root: one of them was removed or replaced."""
@@ -63,7 +93,7 @@ class InstalledRoot:
             LocalIOError: A part of the path is a file, or cannot be opened or made.
         """
         if not path:
-            return self.fd
+            return None if self.fd == _ABSENT else self.fd
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
@@ -92,8 +122,9 @@ class InstalledRoot:
             raise LocalIOError.from_os_error(error, "open the directory", self.full(path)) from error
 
     def _refuse_link(self, directory: int, name: str, path: str) -> None:
-        if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-            raise UnsafePathError(self.full(path), "a symbolic link below the root, which no restore follows")
+        with suppress(OSError):  # gone again: what the caller saw is then all that there is to say
+            if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                raise UnsafePathError(self.full(path), "a symbolic link below the root, which no restore follows")
 
     def mode(self, path: str) -> int | None:
         """Return the type and mode of what lies at ``path``, not following a link there; None when nothing does."""
@@ -178,15 +209,32 @@ class InstalledRoot:
             return hasher.digest()
 
     def files(self, directory: int, path: str) -> dict[str, bytes]:
-        """Return the regular files of an open directory by name; links and other things in it are left out."""
+        """Return the regular files of an open directory by name; links and other things in it are left out.
+
+        Raises:
+            LocalIOError: It cannot be listed, or a file cannot be read.
+        """
         found: dict[str, bytes] = {}
-        for name in sorted(os.listdir(directory)):
-            with suppress(FileNotFoundError):
-                if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-                    data = self.read(directory, name, path)
-                    if data is not None:
-                        found[name] = data
+        try:
+            for name in sorted(os.listdir(directory)):
+                with suppress(FileNotFoundError):
+                    if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                        data = self.read(directory, name, path)
+                        if data is not None:
+                            found[name] = data
+        except BundlerError:
+            raise
+        except OSError as error:
+            raise LocalIOError.from_os_error(error, "look at", self.full(path)) from error
         return found
+
+
+def leads_to(path: str, home: str) -> bool:
+    """Whether ``path``, as some file names it, is ``home``, which may be reached by several paths."""
+    try:
+        return path == home or os.path.realpath(path) == os.path.realpath(home)
+    except ValueError:  # a NUL, or half of a surrogate pair: no path at all
+        return False
 
 
 def _read_to_end(fd: int, size: int) -> bytes:

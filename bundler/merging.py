@@ -31,7 +31,7 @@ __all__ = ["MergeConflict", "MergeReport", "OnMergeConflict", "drafts_of", "merg
 
 
 class OnMergeConflict(str, Enum):
-    """Which of several different entries is kept: that of the first bundle, of the last, or the one of lowest digest."""
+    """Which of several different entries is kept: the first bundle's, the last one's, or the one of lowest digest."""
 
     FIRST = "first"
     LAST = "last"
@@ -101,7 +101,7 @@ def merge(
     Raises:
         UsageError: No bundle, a pipe, or roots of one name and two kinds.
         ConflictError: Different entries of one identity, and ``on_conflict`` is None.
-        FormatError, DigestMismatchError, UnsafePathError, LocalIOError: A bundle cannot be read, or ``out`` not written.
+        FormatError, DigestMismatchError, UnsafePathError, LocalIOError: A bundle cannot be read, ``out`` not written.
     """
     started = time.monotonic()
     policy = OnMergeConflict(on_conflict) if on_conflict is not None else None
@@ -142,7 +142,7 @@ def _require_mergeable(readers: Sequence[Reader]) -> None:
     kinds: dict[str, str] = {}
     for reader in readers:
         if not reader.seekable:
-            raise UsageError(f"{reader.name} is a pipe, and merge reads each bundle more than once: save it to a file")
+            raise UsageError(f"{reader.name} is a pipe, and merge reads a bundle more than once: save it to a file")
         for root in reader.index.roots:
             if kinds.setdefault(root.name, root.kind) != root.kind:
                 raise UsageError(
@@ -194,7 +194,7 @@ def _pick(builds: Sequence[_Candidate], policy: OnMergeConflict) -> _Candidate:
 
 
 def drafts_of(reader: Reader, entries: Iterable[Entry]) -> list[Draft]:
-    """Return entries of an open bundle as drafts, to be written into another; contents are read when they are needed."""
+    """Return entries of an open bundle as drafts, to be written into another; contents are read when needed."""
     return [_draft(_Candidate(0, reader, entry)) for entry in entries]
 
 
@@ -243,7 +243,7 @@ def _skipped(readers: Sequence[Reader]) -> list[Skipped]:
 
 
 def _united(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Unite what several hosts say: equal values once, others as a sorted list of all of them. Host paths are dropped."""
+    """Unite what several hosts say: equal values once, others as a sorted list of all. Host paths are dropped."""
     united: dict[str, Any] = {}
     for key in sorted({key for each in facts for key in each} - {"recorded_roots"}):
         values = [each[key] for each in facts if key in each and not _is_host_path(each[key])]

@@ -11,19 +11,23 @@ entry has the very bytes of the group file in the tree and is stored once.
 from __future__ import annotations
 
 import ast
-import io
 import json
 import ntpath
 import posixpath
 import re
-import tokenize
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeVar
 
 from bundler.errors import RelocationError
 from bundler.model import Base, Relocation, Spelling
 
 __all__ = ["PLACEHOLDERS", "Group", "Literal", "make_group", "parse_group", "parse_literal", "restore", "unrestore"]
+
+_T = TypeVar("_T")
 
 PLACEHOLDERS: Mapping[Base, bytes] = {Base.ENTRY: b"[REPLACE]", Base.ROOT: b"[ROOT]"}
 
@@ -173,7 +177,7 @@ def _load_group(data: bytes, name: str) -> dict[str, str]:
     return children
 
 
-_JSON_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]', re.DOTALL)
+_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]', re.DOTALL)
 
 
 def _child_values(data: bytes) -> Iterator[tuple[str, int, int]]:
@@ -197,7 +201,9 @@ def _child_values(data: bytes) -> Iterator[tuple[str, int, int]]:
 
 _json_units = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]+")
 _python_units = re.compile(
-    rb"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\N\{[^}]*\}|\\[0-7]{1,3}|\\.|[^\\]+"
+    rb"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\N\{[^}]*\}|\\[0-7]{1,3}"
+    rb"|\\\r\n|\\[\xc0-\xff][\x80-\xbf]*|\\.|[^\\]+",
+    re.DOTALL,  # a backslash before the end of a line stands for nothing
 )
 
 
@@ -205,22 +211,19 @@ def _json_text(spelled: bytes) -> str:
     return str(json.loads(b'"' + spelled + b'"'))
 
 
-def _python_text(spelled: bytes) -> str:
-    return str(ast.literal_eval("'''" + spelled.decode("utf-8") + "'''"))
+def _python_text(spelled: bytes, quote: bytes = b"'''") -> str:
+    return str(_quietly(lambda: ast.literal_eval((quote + spelled + quote).decode("utf-8"))))
 
 
 def _spelled_length(spelled: bytes, length: int, units: re.Pattern[bytes], decode: Callable[[bytes], str]) -> int:
     """Return how many bytes of ``spelled`` stand for the first ``length`` characters of what it decodes to."""
-    done = at = 0
-    for unit in units.finditer(spelled):
-        text = unit.group()
-        decoded = text.decode("utf-8") if text[:1] != b"\\" else decode(text)
-        if done + len(decoded) >= length:
-            # Only a run of plain characters can end inside; an escape is one character.
-            return at + (len(text) if done + len(decoded) == length else len(decoded[: length - done].encode("utf-8")))
-        done += len(decoded)
-        at += len(text)
-    return at
+    parts = [unit.group() for unit in units.finditer(spelled)]
+    texts = [decode(part) if part[:1] == b"\\" else part.decode("utf-8") for part in parts]
+    ends = list(accumulate(map(len, texts)))
+    last = bisect_left(ends, length)
+    # Plain characters, and an escape that Python does not know, stand for themselves and can end inside.
+    rest = texts[last][len(texts[last]) - (ends[last] - length) :]
+    return sum(map(len, parts[: last + 1])) - len(rest.encode("utf-8"))
 
 
 def parse_literal(data: bytes, directory: str, *, name: str = "literal") -> Literal:
@@ -235,28 +238,44 @@ def parse_literal(data: bytes, directory: str, *, name: str = "literal") -> Lite
         name: The file, for messages.
 
     Raises:
-        RelocationError: Not a Python literal; paths of two roots; or a path that is spelled over several string tokens.
+        RelocationError: Not a Python literal; paths of two roots; or a path that is spelled over several strings.
 
     Source: vllm/compilation/backends.py, CompilerManager.save_to_file (``pprint`` of a dict, read by ``literal_eval``).
     """
-    strings = [s for s in _string_tokens(data, name) if s[2].startswith("/")]
-    roots = {root for _, _, text in strings if (root := _root_before(text, directory))}
+    strings = _path_strings(data, name)
+    roots = {root for _, text in strings if (root := _root_before(text, directory))}
     if len(roots) > 1:
         raise RelocationError(name, f"paths of several roots: {', '.join(sorted(roots))}")
     if not roots:
         return Literal("", data, None)
     root = roots.pop()
     mark, parts, offsets, last, grown = PLACEHOLDERS[Base.ROOT], [], [], 0, 0
-    for start, end, text in strings:
+    for tokens, text in strings:
         if not text.startswith(root + "/"):
             continue
-        cut = start + _spelled_length(data[start:end], len(root), _python_units, _python_text)
+        start, cut = tokens[0][0], _cut(data, tokens, len(root), name)
         offsets.append(start + grown)
         parts += [data[last:start], mark]
         grown += len(mark) - (cut - start)
         last = cut
     parts.append(data[last:])
     return Literal(root, b"".join(parts), Relocation(Base.ROOT, Spelling.PYTHON, tuple(offsets)))
+
+
+def _cut(data: bytes, tokens: Sequence[tuple[int, int]], length: int, name: str) -> int:
+    """Return where the first ``length`` characters of a string end that is spelled as ``tokens``, one behind the other.
+
+    What lies between the start of the first token and the cut becomes one placeholder; so the token that is cut must
+    have the quotes of the first.
+    """
+    ends = list(accumulate(len(_python_text(data[start:end], data[start - 1 : start])) for start, end in tokens))
+    number = bisect_left(ends, length)
+    start, end = tokens[number]
+    if data[start - 1] != data[tokens[0][0] - 1]:
+        raise RelocationError(name, "the root is spelled over strings of different quotes", start)
+    return start + _spelled_length(
+        data[start:end], length - (ends[number - 1] if number else 0), _python_units, _python_text
+    )
 
 
 def _root_before(path: str, directory: str) -> str:
@@ -269,32 +288,38 @@ def _root_before(path: str, directory: str) -> str:
     return ""
 
 
-_PREFIXED = re.compile(r"[A-Za-z]+")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_ONE_PLAIN = rb"""(?:'[^'\\\n]*(?:\\(?:\r\n|.)[^'\\\n]*)*'|"[^"\\\n]*(?:\\(?:\r\n|.)[^"\\\n]*)*")"""
+_PLAIN = re.compile(_ONE_PLAIN, re.DOTALL)
+_SEVERAL_PLAIN = re.compile(_ONE_PLAIN + rb"(?:[ \t\r\n]+" + _ONE_PLAIN + rb")*", re.DOTALL)
 
 
-def _string_tokens(data: bytes, name: str) -> list[tuple[int, int, str]]:
-    """Return (start, end, text) of each string of a Python literal, in bytes, the quotes left out."""
+def _path_strings(data: bytes, name: str) -> list[tuple[list[tuple[int, int]], str]]:
+    """Return each string of a Python literal that begins with ``/``: the spans of its tokens, and what it says.
+
+    ``pprint`` spells a long string as several tokens, split at its blanks. Spans are in bytes, without the quotes.
+    """
     try:
-        ast.literal_eval(data.decode("utf-8"))
-        tokens = list(tokenize.tokenize(io.BytesIO(data).readline))
-    except (ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        text = data.decode("utf-8")
+        tree = _quietly(lambda: ast.parse(text.lstrip(" \t"), mode="eval"))
+        ast.literal_eval(tree)
+    except (ValueError, TypeError, ArithmeticError, SyntaxError, RecursionError, MemoryError) as error:
         raise RelocationError(name, f"not a Python literal: {error}") from error
-    lines = [0]
-    for line in io.BytesIO(data):
-        lines.append(lines[-1] + len(line))
-    found: list[tuple[int, int, str]] = []
-    before: tokenize.TokenInfo | None = None
-    for token in tokens:
-        if token.type in (tokenize.NL, tokenize.COMMENT):
-            continue
-        if token.type == tokenize.STRING:
-            start = lines[token.start[0] - 1] + len(token.line[: token.start[1]].encode("utf-8"))
-            text = str(ast.literal_eval(token.string))
-            # pprint splits a long string at its blanks into several tokens; a path in two pieces cannot be cut.
-            if before is not None and before.type == tokenize.STRING and found and found[-1][2].startswith("/"):
-                raise RelocationError(name, f"the path {found[-1][2]!r}... is spelled over several strings", start)
-            if text.startswith("/") and (_PREFIXED.match(token.string) or token.string[:3] in ("'''", '"""')):
-                raise RelocationError(name, f"the path {text!r} is not in a plain string", start)
-            found.append((start + 1, start + len(token.string.encode("utf-8")) - 1, text))
-        before = token
-    return found
+    lines = [len(text) - len(text.lstrip(" \t")), *(end.end() for end in _LINE_END.finditer(data))]
+    found: list[tuple[list[tuple[int, int]], str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/"):
+            # Columns count bytes of UTF-8; a literal always has an end.
+            start = lines[node.lineno - 1] + node.col_offset
+            end = lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+            if not _SEVERAL_PLAIN.fullmatch(data, start, end):
+                raise RelocationError(name, f"the path {node.value!r} is not spelled in plain strings", start)
+            tokens = [(token.start() + 1, token.end() - 1) for token in _PLAIN.finditer(data, start, end)]
+            found.append((tokens, node.value))
+    return sorted(found)
+
+
+def _quietly(parse: Callable[[], _T]) -> _T:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of an escape that it does not know, and keeps it as it stands
+        return parse()

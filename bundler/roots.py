@@ -16,7 +16,7 @@ __all__ = ["MEGA", "Root", "environment", "place_roots", "resolve"]
 MEGA = "mega"
 """Word that stands for a kind in ``mega=FILE``: the bytes of ``torch.compiler.save_cache_artifacts()``."""
 
-_SPEC = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):)?(?P<kind>[a-z]+)=(?P<path>.+)", re.DOTALL)
+_SPEC = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):)?(?P<kind>[a-z]+)=(?P<path>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ def parse(text: str) -> Root:
         UsageError: An unknown kind, or an empty path.
     """
     match = _SPEC.fullmatch(text)
+    if not text or (match is not None and not match["path"]):
+        raise UsageError(f"{text!r} is no root, which needs a path: PATH, KIND=PATH or NAME:KIND=PATH")
     if match is None or os.path.isabs(text):
-        if not text:
-            raise UsageError("a root needs a path: PATH, KIND=PATH or NAME:KIND=PATH")
         path = os.path.abspath(text)
         kind = detect(_two_levels(path))
         return Root(kind.name, kind, path)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
 from bundler import _atomic
+from bundler.errors import LocalIOError
 from bundler.formats import Chunk, Reader
 from bundler.installed import InstalledRoot
 from bundler.model import Artifact, Base, Entry, Relocation, Unit
@@ -76,7 +78,8 @@ def stage(
     users: dict[int, list[tuple[Job, Artifact]]] = {}
     for job in jobs:
         if job.entry.unit is Unit.KERNEL:
-            _atomic.make_directory(job.staged, job.root.staging.fd)
+            with _blamed(job):
+                _atomic.make_directory(job.staged, job.root.staging.fd)
         for artifact in job.entry.artifacts:
             users.setdefault(artifact.content, []).append((job, artifact))
     damage: dict[str, Damage] = {}
@@ -114,15 +117,26 @@ def _stage_chunk(chunk: Chunk, users: Iterable[tuple[Job, Artifact]], held: list
 
 def _append(job: Job, name: str, data: Buffer, *, begun: bool) -> None:
     directory, path = job.root.staging.fd, job.place(name)
-    fd = (
-        os.open(path, os.O_WRONLY | os.O_APPEND | _FLAGS, dir_fd=directory)
-        if begun
-        else _atomic.create(path, directory)
-    )
+    with _blamed(job):
+        fd = (
+            os.open(path, os.O_WRONLY | os.O_APPEND | _FLAGS, dir_fd=directory)
+            if begun
+            else _atomic.create(path, directory)
+        )
+        try:
+            _atomic.write(fd, data)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def _blamed(job: Job) -> Iterator[None]:
+    """Let an error name the root that is written to: a failing write names nothing, and there may be several roots."""
     try:
-        _atomic.write(fd, data)
-    finally:
-        os.close(fd)
+        yield
+    except OSError as error:
+        error.filename = job.root.tree.path
+        raise
 
 
 def staged_files(job: Job) -> dict[str, bytes]:
@@ -139,27 +153,41 @@ def sync_staged(jobs: Iterable[Job]) -> None:
     """Bring the staged files, then their directories, to the disk."""
     files, directories = [], []
     for job in jobs:
-        files += [(job.root.staging.fd, job.place(artifact.name)) for artifact in job.entry.artifacts]
+        files += [(job, job.place(artifact.name)) for artifact in job.entry.artifacts]
         if job.entry.unit is Unit.KERNEL:
-            directories.append((job.root.staging.fd, job.staged))
-    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            directories.append((job, job.staged))
+    pool = ThreadPoolExecutor(_SYNC_THREADS)
+    try:
         for _ in chain(pool.map(_sync, files), pool.map(_sync, directories)):
             pass  # a failed one raises here
-
-
-def _sync(place: tuple[int, str]) -> None:
-    fd = os.open(place[1], os.O_RDONLY | _FLAGS, dir_fd=place[0])
-    try:
-        _atomic.sync(fd)
     finally:
-        os.close(fd)
+        # After a failure or a signal what waits is not begun, and what is under way has descriptors that are in use.
+        pool.shutdown(cancel_futures=True)
+
+
+def _sync(staged: tuple[Job, str]) -> None:
+    job, place = staged
+    with _blamed(job):
+        fd = os.open(place, os.O_RDONLY | _FLAGS, dir_fd=job.root.staging.fd)
+        try:
+            _atomic.sync(fd)
+        finally:
+            os.close(fd)
 
 
 def sync_parents(roots: Iterable[StagedRoot]) -> None:
-    """Bring the directories in which entries were published to the disk, and those above them."""
+    """Bring the directories in which entries were published to the disk, and those above them.
+
+    Raises:
+        LocalIOError: The disk refuses; what was published stays.
+    """
     for root in roots:
+        root.tree.forget()  # a descriptor may be that of a directory which was removed and made again
         above = {"/".join(path.split("/")[:depth]) for path in root.changed for depth in range(path.count("/") + 1)}
         for path in sorted(root.changed | above):
             fd = root.tree.directory(path)
-            if fd is not None:  # else somebody removed it since
-                _atomic.sync(fd)
+            try:
+                if fd is not None:  # else somebody removed it since
+                    _atomic.sync(fd)
+            except OSError as error:
+                raise LocalIOError.from_os_error(error, "sync the directory", root.tree.full(path)) from error

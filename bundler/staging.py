@@ -18,6 +18,8 @@ from bundler.installed import InstalledRoot
 
 __all__ = ["StagedRoot", "Staging", "sweep"]
 
+_ATTEMPTS = 10  # times that a staging directory is made again after somebody removed it, or its root
+
 try:
     import fcntl
 except ImportError:  # Windows: no lock, and no restore either
@@ -38,9 +40,15 @@ class Staging:
     def __init__(self, root: int, path: str) -> None:
         self.name = _owner.new_name()
         self.path = os.path.join(path, self.name)
-        _atomic.make_directory(self.name, root, 0o700)
-        self.fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-        _lock(self.fd)
+        try:
+            _atomic.make_directory(self.name, root, 0o700)
+            self.fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+            _lock(self.fd)
+        except BaseException:
+            # No descriptor left, or a signal: as long as this process lives, nobody else removes what it made.
+            with suppress(OSError):
+                os.rmdir(self.name, dir_fd=root)
+            raise
 
     def exists(self, name: str) -> bool:
         """Whether ``name`` is still staged: a cleaner may have taken the whole directory for old."""
@@ -53,7 +61,11 @@ class Staging:
     def remove(self) -> str | None:
         """Remove it with all that is in it; returns the reason when that fails, and never raises."""
         os.close(self.fd)
-        return _remove_tree(self.path)
+        try:
+            return _remove_tree(self.path)
+        except BaseException:  # a signal: it ends the process, and not the clean-up
+            _remove_tree(self.path)
+            raise
 
 
 class StagedRoot:
@@ -62,8 +74,8 @@ class StagedRoot:
     ``changed`` collects the directories in which something was renamed, relative to the root.
     """
 
-    def __init__(self, path: str, *, make: bool) -> None:
-        self.tree = InstalledRoot(path, make=make)
+    def __init__(self, path: str, *, make: bool, missing_ok: bool = False) -> None:
+        self.tree = InstalledRoot(path, make=make, missing_ok=missing_ok)
         self.changed: set[str] = set()
         self._staging: Staging | None = None
 
@@ -75,11 +87,19 @@ class StagedRoot:
             LocalIOError: It cannot be made.
         """
         if self._staging is None:
-            try:
-                self._staging = Staging(self.tree.fd, self.tree.path)
-            except OSError as error:
-                raise LocalIOError.from_os_error(error, "make a staging directory", self.tree.path) from error
+            self._staging = self._new_staging()
         return self._staging
+
+    def _new_staging(self) -> Staging:
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return Staging(self.tree.fd, self.tree.path)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or attempts == _ATTEMPTS:
+                    raise LocalIOError.from_os_error(error, "make a staging directory", self.tree.path) from error
+            self.tree.reopen()  # somebody removed the root itself since it was opened
 
     def discard(self) -> list[str]:
         """Remove the staging directory; returns warnings, and never raises."""
@@ -95,19 +115,21 @@ def sweep(root: int, path: str) -> list[str]:
     Staging goes at once when its owner is provably dead and its lock is free, else when it is a day old.
     """
     warnings = []
-    for name in os.listdir(root):
-        if not _owner.is_ours(name):
-            continue
+    try:
+        names = [name for name in os.listdir(root) if _owner.is_ours(name)]
+    except OSError as error:
+        return [f"could not look for leftovers in {path}: {error.strerror}"]
+    for name in names:
         with suppress(OSError):  # gone already, or not ours to look at
             status = os.stat(name, dir_fd=root, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode) or not _owner.is_abandoned(name, status.st_mtime):
                 continue
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
             try:
-                free = _lock(fd)
+                # The lock is held until it is gone, so that of many who sweep one removes, and nobody complains.
+                reason = _remove_tree(os.path.join(path, name)) if _lock(fd) else None
             finally:
                 os.close(fd)
-            reason = _remove_tree(os.path.join(path, name)) if free else None
             if reason:
                 warnings.append(reason)
     return warnings

@@ -27,6 +27,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ from typing import Any
 from bundler.bundle import opened, write_collected
 from bundler.collect import ChangedError, Collected, Draft, Options, collect_kernels
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
-from bundler.errors import BundlerError, UsageError
+from bundler.errors import BundlerError, LocalIOError, UsageError
 from bundler.formats import Reader
 from bundler.kinds import KINDS
 from bundler.model import Index, Profile
@@ -246,6 +247,9 @@ class TritonBundler:
                     options = replace(options, banned=options.banned | {identity})
                 changed.add(identity)
                 continue
+            except OSError as error:  # no room for the temporary file
+                place = tempfile.tempdir or "temporary file"
+                raise LocalIOError.from_os_error(error, "write the blob", place) from error
             look(written.index)
             return out.getvalue(), len(collected.drafts), left_out
 

@@ -12,6 +12,7 @@ from bundler.collect import Collected, Draft, Options, collect
 from bundler.digest import Digest
 from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError
 from bundler.formats import Reader
+from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
 from bundler.relocate import restore
 from bundler.roots import resolve
@@ -148,6 +149,6 @@ def verify_root(root: RootLike) -> VerifyReport:
 def _points_away(draft: Draft, root: str) -> Iterator[EntryProblem]:
     home = os.path.join(root, draft.path) if draft.unit is Unit.KERNEL else root
     named = draft.recorded
-    if named and named != home and os.path.realpath(named) != os.path.realpath(home):
+    if named and not leads_to(named, home):
         detail = f"its paths lead to {named}, but it lies in {home}: every look-up misses"
         yield EntryProblem("points_away", f"{draft.root}/{draft.path}", "", detail)

@@ -48,11 +48,9 @@ def _key(draft: Draft) -> str:
 
 def _chosen(draft: Draft) -> list[str]:
     data = draft.files[0].data
-    if data is None:
-        data = b"".join(draft.files[0].reopen())
     try:
-        config = json.loads(data)
-    except ValueError:  # changed since it was collected: its kernels are then kept
+        config = json.loads(b"".join(draft.files[0].reopen()) if data is None else data)
+    except (OSError, ValueError):  # gone or changed since it was collected: its kernels are then kept
         return []
     key = config.get("triton_cache_hash") if isinstance(config, dict) else None
     return [key] if isinstance(key, str) else []

@@ -3,8 +3,8 @@
 
     scripts/env python scripts/acceptance.py CACHE [--flips 300] [--cuts 60] [--kills 40]
 
-CACHE is a ``TORCHINDUCTOR_CACHE_DIR``, or a copy of one: its group files may name where it was recorded. Ends with 1 when
-a promise does not hold. The judge of a torn kernel is this script (group file and bytes), not the package.
+CACHE is a ``TORCHINDUCTOR_CACHE_DIR``, or a copy of one: its group files may name where it was recorded. Ends with 1
+when a promise does not hold. The judge of a torn kernel is this script (group file and bytes), not the package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def torn(root: Path, packed: dict[str, bytes]) -> list[str]:
-    """Return what is neither absent nor whole: a kernel with a group file that lacks a member, a file of other bytes."""
+    """Return what is neither absent nor whole: a kernel that lacks a member of its group, a file of other bytes."""
     found = []
     for path, data in files_of(root).items():
         if path.startswith(STAGING):
@@ -91,8 +91,8 @@ class Acceptance:
         code, packed = command("pack", f"inductor={self.cache}", "-o", self.bundle)
         self.line(
             code == 0 and not packed["skipped"] and packed["files"] == len(self.packed),
-            f"pack: {packed['entries']} entries, {packed['files']} of {len(self.packed)} files, {packed['bytes_in']:,} -> "
-            f"{packed['bytes_out']:,} bytes, {packed['seconds']:.2f} s",
+            f"pack: {packed['entries']} entries, {packed['files']} of {len(self.packed)} files, "
+            f"{packed['bytes_in']:,} -> {packed['bytes_out']:,} bytes, {packed['seconds']:.2f} s",
         )
         code, verified = command("verify", self.bundle)
         self.line(code == 0 and verified["ok"], f"verify: {verified['entries']} entries, ok {verified['ok']}")

@@ -7,6 +7,7 @@ the session ends.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import sys
@@ -50,6 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = set(getattr(item, "fixturenames", ()))
         if used & (_TORCH_FIXTURES | _TRITON_FIXTURES):
             item.add_marker("torch")
+        if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
+            # Whoever comes first makes the trees: half a minute of C++ compiler, and several on a busy machine.
+            item.add_marker(pytest.mark.timeout(400))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -90,10 +94,18 @@ def isolated_environment(home: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    # Counted here: mktemp reads through all earlier directories each time.
+    base = tmp_path_factory.mktemp("homes")
+    return (base / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home directory of this test: empty, and where every cache that is not told otherwise goes."""
-    place = tmp_path_factory.mktemp("home")
+    place = next(_homes)
+    place.mkdir()
     for name in list(os.environ):
         if name.startswith(_CLEARED):
             monkeypatch.delenv(name)

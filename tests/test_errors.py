@@ -41,7 +41,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "StoreError": ("s3://bucket", "main-1", "timed out"),
     "TruncatedError": (4242, 512, 17, "the index", "a.tbundle"),
     "UnsafePathError": ("../etc/passwd", "leads out of the root"),
-    "UnsupportedVersionError": (9, (1, 2), "a.tbundle"),
+    "UnsupportedVersionError": (9, (1, 2), 4242, "a.tbundle"),
     "UntrustedError": ("the signature does not fit", "ed25519:ab12"),
     "UsageError": ("give --key or --facts",),
 }

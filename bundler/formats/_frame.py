@@ -38,7 +38,8 @@ def decompress(frame: bytes | memoryview, raw_size: int, *, what: str, offset: i
         name: The file, for messages.
 
     Raises:
-        FormatError: Not one whole frame of ``raw_size`` bytes, a dictionary is asked for, or bytes follow.
+        FormatError: Not one whole frame of ``raw_size`` bytes with a checksum, a dictionary is asked for, or bytes
+            follow.
         LimitExceededError: The window is larger than ``WINDOW_LOG`` allows.
     """
     try:
@@ -49,13 +50,12 @@ def decompress(frame: bytes | memoryview, raw_size: int, *, what: str, offset: i
         raise FormatError(f"{what} declares {parameters.content_size} bytes, the index says {raw_size}", offset, name)
     if parameters.dict_id:
         raise FormatError(f"{what} asks for dictionary {parameters.dict_id}, the format has none", offset, name)
-    if parameters.window_size > max(1 << WINDOW_LOG, raw_size):
+    if not parameters.has_checksum:
+        raise FormatError(f"{what} does not end in a checksum", offset, name)
+    if parameters.window_size > 1 << WINDOW_LOG:
         raise LimitExceededError(f"window of {what} in bytes", parameters.window_size, 1 << WINDOW_LOG, name)
     try:
         decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
-        raw = decompressor.decompress(frame, max_output_size=raw_size, allow_extra_data=False)
+        return decompressor.decompress(frame, max_output_size=raw_size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"{what} does not decompress: {error}", offset, name) from error
-    if len(raw) != raw_size:
-        raise FormatError(f"{what} holds {len(raw)} bytes, the index says {raw_size}", offset, name)
-    return raw

@@ -126,7 +126,7 @@ def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
         raise rows.refuse(f"index parts unknown: {unknown}, missing: {missing}")
     targets = tuple(rows.each(top["targets"], "targets", (str, str, int), Target))
     roots = tuple(rows.each(top["roots"], "roots", (str, str, str), RootRecord))
-    return Index(
+    index = Index(
         profile=rows.profile(top["profile"]),
         roots=roots,
         entries=tuple(
@@ -143,6 +143,9 @@ def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
         facts=rows.mapping(top["facts"], "facts"),
         skipped=tuple(rows.each(top["skipped"], "skipped", (str, str), Skipped)),
     )
+    if targets != index.targets:
+        raise rows.refuse("the targets are not sorted, one stands twice, or one belongs to no entry")
+    return index
 
 
 class _Rows:
@@ -219,7 +222,7 @@ def _entry(
 
 
 def _artifact(rows: _Rows, row: Any) -> Artifact:
-    if not isinstance(row, list) or [type(field) for field in row[:2]] != [str, int] or len(row) > 3:
+    if not isinstance(row, list) or [type(field) for field in row[:2]] != [str, int] or len(row) > 3 or row[1] < 0:
         raise rows.refuse("a file row has another shape")
     return Artifact(row[0], row[1], _relocation(rows, row[2]) if len(row) == 3 else None)
 
@@ -243,10 +246,12 @@ def _contents(rows: _Rows, value: Any) -> tuple[Content, ...]:
     if not isinstance(digests, bytes) or len(digests) != DIGEST_SIZE * len(sizes) or len(foreign) != len(sizes):
         raise rows.refuse("the columns of the contents table differ in length")
     copies: dict[int, tuple[tuple[int, int], ...]] = {}
+    last = -1
     for row in rows.sequence(table["copies"], "contents.copies"):
         number, *flat = rows.numbers(row, "contents.copies") or [-1]
-        if len(flat) < 2 or len(flat) % 2 or number <= max(copies, default=-1) or number >= len(sizes):
+        if len(flat) < 2 or len(flat) % 2 or not last < number < len(sizes):
             raise rows.refuse(f"a row of copies, for content {number} of {len(sizes)}, has another shape")
+        last = number
         copies[number] = tuple(zip(flat[::2], flat[1::2]))
     return tuple(
         Content(digests[n * DIGEST_SIZE : (n + 1) * DIGEST_SIZE], size, copies.get(n, ()), foreign[n])

@@ -6,15 +6,18 @@ could then see two indexes in one file. So what was decoded is encoded again, an
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgpack
 
-from bundler.errors import FormatError
+from bundler.errors import FormatError, LimitExceededError
+from bundler.formats.limits import MAX_INDEX_VALUES
 
 __all__ = ["decode", "encode"]
 
 _MAX_DEPTH = 32  # of nested maps and arrays; the index has 5
+
+_Items = TypeVar("_Items", list[Any], dict[str, Any])
 
 
 def encode(value: Any) -> bytes:
@@ -51,17 +54,34 @@ def decode(data: bytes, *, what: str, offset: int, name: str) -> Any:
 
     Raises:
         FormatError: Not msgpack, bytes left over, or another spelling than ``encode`` gives.
+        LimitExceededError: More items than ``MAX_INDEX_VALUES``.
     """
+    count = 0
+
+    def counted(items: _Items) -> _Items:
+        # An empty array is one byte in the file and some hundred in memory, so it is values that are counted.
+        nonlocal count
+        count += len(items)
+        if count > MAX_INDEX_VALUES:
+            raise LimitExceededError(f"number of values in {what}", count, MAX_INDEX_VALUES, name)
+        return items
 
     def no_extension(code: int, _: bytes) -> NoReturn:
         raise ValueError(f"extension type {code}")
 
     try:
+        # The room of an array is reserved when its length is read. Once the value was walked over without keeping
+        # anything, all lengths are known to be true.
+        walker = msgpack.Unpacker(max_buffer_size=len(data))
+        walker.feed(data)
+        walker.skip()
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
             ext_hook=no_extension,
+            list_hook=counted,
+            object_hook=counted,
             max_bin_len=len(data),
             max_str_len=len(data),
             max_array_len=len(data),

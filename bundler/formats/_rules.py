@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from bundler.errors import FormatError, LimitExceededError, UnsafePathError
 from bundler.formats.limits import (
@@ -12,9 +12,12 @@ from bundler.formats.limits import (
     MAX_CONTENT_SIZE,
     MAX_COUNT,
     MAX_EXPANSION,
+    MAX_FRAME_SIZE,
     MAX_FREE_EXPANSION,
     MAX_NAME_SIZE,
     MAX_PATH_SIZE,
+    MAX_PLACEHOLDERS,
+    MAX_RELOCATED_SIZE,
 )
 from bundler.model import Entry, Index, Unit
 
@@ -47,9 +50,14 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
     except _BrokenRuleError as error:
         raise FormatError(str(error), offset, name) from error
     # A small file that unpacks to terabytes is refused before the first byte of it.
-    size = index.content_size
+    size = index.content_size + MAX_PATH_SIZE * _placeholders(index)
     if size > MAX_FREE_EXPANSION and size > bundle_size * MAX_EXPANSION:
         raise LimitExceededError("bytes of files per byte of bundle", size // bundle_size, MAX_EXPANSION, name)
+
+
+def _placeholders(index: Index) -> int:
+    rows = (artifact.relocation for entry in index.entries for artifact in entry.artifacts)
+    return sum(len(row.offsets) for row in rows if row)
 
 
 class _BrokenRuleError(Exception):
@@ -74,6 +82,7 @@ def _check_counts(index: Index, name: str) -> None:
             raise LimitExceededError(what, count, MAX_COUNT, name)
     for what, size, limit in (
         *(("raw bytes of a frame", frame.raw_size, MAX_BLOCK_SIZE) for frame in index.frames),
+        *(("bytes of a frame as stored", frame.stored_size, MAX_FRAME_SIZE) for frame in index.frames),
         *(("bytes of a content", content.size, MAX_CONTENT_SIZE) for content in index.contents),
     ):
         if size > limit:
@@ -102,6 +111,7 @@ def _check_contents(index: Index) -> None:
             # Copies of copies would let a few rows stand for any number of bytes; a later source cannot be streamed.
             _require(source < number, f"content {number} copies content {source}, which does not stand before it")
             _require(not contents[source].copies, f"content {number} copies content {source}, itself made of copies")
+            _require(contents[source].size > 0, f"content {number} copies content {source}, which is empty")
         _require(content.foreign < len(index.foreign), f"content {number} names row {content.foreign} of foreign paths")
     own = own_sizes(index)
     for number, content in enumerate(contents):
@@ -147,6 +157,12 @@ def _check_artifacts(entry: Entry, index: Index) -> None:
 
 
 def _check_relocation(entry: Entry, name: str, offsets: Sequence[int], size: int) -> None:
+    for what, count, limit in (
+        ("bytes of a file with placeholders", size, MAX_RELOCATED_SIZE),
+        ("number of placeholders in a file", len(offsets), MAX_PLACEHOLDERS),
+    ):
+        if count > limit:
+            raise LimitExceededError(what, count, limit, f"{entry}/{name}")
     # The shortest placeholder has six bytes; where one really stands is seen when it is written over.
     apart = all(after - before >= 6 for before, after in pairwise(offsets))
     _require(
@@ -156,17 +172,21 @@ def _check_relocation(entry: Entry, name: str, offsets: Sequence[int], size: int
 
 def _check_collisions(entries: Sequence[Entry]) -> None:
     """No file may be written twice, nor stand where another needs a directory."""
-    files: set[str] = set()
-    directories: set[str] = set()
-    for entry in entries:
-        base = f"{entry.root}/{entry.directory}" if entry.directory else entry.root
-        for artifact in entry.artifacts:
-            path = f"{base}/{artifact.name}"
-            _require(path not in files, f"two entries write {path}")
-            files.add(path)
-        directories.update(accumulate(base.split("/"), lambda left, right: f"{left}/{right}"))
-    both = files & directories
-    _require(not both, f"{min(both, default='')} is a file of one entry and a directory of another")
+    # NUL sorts before every other character and is in no path: what lies below a file would stand right behind it.
+    # (A set of all directories would need memory by the square of the depth.)
+    files = [(entry, artifact.name) for entry in entries for artifact in entry.artifacts]
+    paths = sorted("\0".join((entry.root, *_parts(entry.directory), name)) for entry, name in files)
+    for path, after in pairwise(paths):
+        _require(path != after, f"two entries write {_shown(path)}")
+        _require(not after.startswith(path + "\0"), f"{_shown(path)} is a file of one entry and a directory of another")
+
+
+def _parts(directory: str) -> list[str]:
+    return directory.split("/") if directory else []
+
+
+def _shown(path: str) -> str:
+    return path.replace("\0", "/")
 
 
 def check_path(path: str, name: str) -> None:

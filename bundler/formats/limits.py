@@ -9,12 +9,16 @@ __all__ = [
     "MAX_CONTENT_SIZE",
     "MAX_COUNT",
     "MAX_EXPANSION",
+    "MAX_FRAME_SIZE",
     "MAX_FREE_EXPANSION",
     "MAX_INDEX_RAW_SIZE",
     "MAX_INDEX_SIZE",
+    "MAX_INDEX_VALUES",
     "MAX_LEVEL",
     "MAX_NAME_SIZE",
     "MAX_PATH_SIZE",
+    "MAX_PLACEHOLDERS",
+    "MAX_RELOCATED_SIZE",
     "MAX_SIGNATURE_SIZE",
     "WINDOW_LOG",
 ]
@@ -24,6 +28,9 @@ WINDOW_LOG = 27
 
 MAX_BLOCK_SIZE = 64 << 20
 """Raw bytes of one frame. A reader holds one block in memory; decoding 64 MiB takes some tens of milliseconds."""
+
+MAX_FRAME_SIZE = MAX_BLOCK_SIZE + (MAX_BLOCK_SIZE >> 7)
+"""Bytes of a frame as stored, which a reader holds too: a block that does not shrink, and what zstd adds (1/256)."""
 
 DEFAULT_BLOCK_SIZE = MAX_BLOCK_SIZE
 """Raw bytes at which a writer starts the next frame."""
@@ -40,6 +47,9 @@ MAX_INDEX_SIZE = 32 << 20
 MAX_INDEX_RAW_SIZE = 64 << 20
 """Bytes of the index decompressed. Decoded into Python objects it takes some 20 times as much at worst."""
 
+MAX_INDEX_VALUES = 1 << 22
+"""Items of all arrays and maps of the index. An empty array is 1 byte there and 100 in memory; a file has 10 items."""
+
 MAX_SIGNATURE_SIZE = 64 << 10
 """Bytes of the signature section."""
 
@@ -55,8 +65,17 @@ MAX_PATH_SIZE = 4095
 MAX_CONTENT_SIZE = 1 << 40
 """Bytes of one content."""
 
+MAX_RELOCATED_SIZE = MAX_BLOCK_SIZE
+"""Bytes of a content with placeholders: a restore holds it whole."""
+
+MAX_PLACEHOLDERS = 1 << 16
+"""Placeholders of one file. Each may become a path of ``MAX_PATH_SIZE`` bytes."""
+
 MAX_EXPANSION = 20_000
-"""Bytes of files per byte of bundle. A tree of 2,000 equal layers comes near 10,000; zstd alone can reach 16,000."""
+"""Bytes of files, and of the longest path for each placeholder, per byte of bundle.
+
+A tree of 2,000 equal layers comes near 10,000; zstd alone can reach 16,000.
+"""
 
 MAX_FREE_EXPANSION = 1 << 30
-"""Bytes of files below which the expansion is not looked at."""
+"""Such bytes below which the expansion is not looked at."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import BinaryIO, TypeAlias
 
 from bundler.digest import Digest
-from bundler.errors import BundlerError, DigestMismatchError, FormatError, TruncatedError
+from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
 from bundler.formats import _frame, _index, _rules
 from bundler.formats._header import HEADER_SIZE, Header
 from bundler.formats.limits import DEFAULT_BLOCK_SIZE, DEFAULT_LEVEL
@@ -122,11 +124,15 @@ def _write_frames(
             spool.write(frame)
             frames.append(Frame(len(frame), pending_size, hashlib.sha256(frame).digest()))
 
-    with ThreadPoolExecutor(1) as pool:
+    pool = ThreadPoolExecutor(1)
+    try:
         for block in _blocks(sources, contents, block_size):
             finish()
             pending, pending_size = pool.submit(_frame.compress, block, level), len(block)
         finish()
+    finally:
+        # Not waited for: when a signal ends the pack, a large block at a high level would take a minute more.
+        pool.shutdown(wait=False)
     return frames
 
 
@@ -169,6 +175,7 @@ class Reader:
         FormatError: The header or the index break FORMAT.md (its subclasses tell how).
         DigestMismatchError: The index was changed.
         UnsafePathError: The index names a path that could leave its root.
+        LocalIOError: The file cannot be read; any method that reads may raise it.
 
     Source: FORMAT.md sections 2 to 5.
     """
@@ -199,7 +206,9 @@ class Reader:
         self.content_digest = Digest.of(_index.content_form(self.index))
         self.signature = self._take(self.header.signature_size, "the signature section")
         self._ends = list(accumulate(_rules.own_sizes(self.index)))  # raw offset behind each content's own bytes
+        self._starts = list(accumulate((frame.stored_size for frame in self.index.frames), initial=0))
         self._cache: tuple[int, bytes] | None = None
+        self._broken: dict[int, FormatError | DigestMismatchError] = {}  # frames that were read and are damaged
 
     @property
     def bundle_size(self) -> int:
@@ -215,7 +224,7 @@ class Reader:
         """Read ``size`` bytes on from where we are; with ``short`` fewer are left to the caller."""
         parts, got = [], 0
         while got < size:
-            part = self._file.read(min(size - got, _COPY_SIZE))
+            part = self._read_file(min(size - got, _COPY_SIZE))
             if not part:
                 break
             parts.append(part)
@@ -224,6 +233,12 @@ class Reader:
             raise TruncatedError(self._at, size, got, what, self.name)
         self._at += got
         return b"".join(parts)
+
+    def _read_file(self, size: int) -> bytes:
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            raise LocalIOError.from_os_error(error, "read the bundle", self.name) from error
 
     def _check_size(self) -> None:
         size = self._file.seek(0, 2) - self._start
@@ -245,12 +260,12 @@ class Reader:
 
     def frames_of(self, wanted: Collection[int]) -> set[int]:
         """Return the numbers of the frames that hold the contents ``wanted``, their copies included."""
-        needed = self._with_sources(wanted)
+        ends = [end for _, end in self._frame_bounds()]
         frames: set[int] = set()
-        bounds = self._frame_bounds()
-        for number in needed:
+        for number in self._with_sources(wanted):
             start, end = self._span(number)
-            frames.update(n for n, (first, last) in enumerate(bounds) if first < end and start < last)
+            if start < end:
+                frames.update(range(bisect_right(ends, start), bisect_left(ends, end) + 1))
         return frames
 
     def _with_sources(self, wanted: Collection[int]) -> set[int]:
@@ -266,8 +281,7 @@ class Reader:
         return (self._ends[number - 1] if number else 0), self._ends[number]
 
     def _frame_offset(self, number: int) -> int:
-        stored = sum(frame.stored_size for frame in self.index.frames[:number])
-        return self.header.payload_offset + stored
+        return self.header.payload_offset + self._starts[number]
 
     def _stored_frame(self, number: int) -> bytes:
         """Return a frame as stored, verified. From a pipe, frames must be asked for in order."""
@@ -286,15 +300,20 @@ class Reader:
     def _block(self, number: int) -> bytes:
         if self._cache is not None and self._cache[0] == number:
             return self._cache[1]
+        if number in self._broken:  # a pipe gives it once, and to read it for each of its contents takes for ever
+            raise copy(self._broken[number])
         self._cache = None  # so that two blocks are never held
-        frame = self.index.frames[number]
-        raw = _frame.decompress(
-            self._stored_frame(number),
-            frame.raw_size,
-            what=f"frame {number}",
-            offset=self._frame_offset(number),
-            name=self.name,
-        )
+        try:
+            raw = _frame.decompress(
+                self._stored_frame(number),
+                self.index.frames[number].raw_size,
+                what=f"frame {number}",
+                offset=self._frame_offset(number),
+                name=self.name,
+            )
+        except (FormatError, DigestMismatchError) as error:
+            self._broken[number] = copy(error)  # without its traceback, which holds the frame
+            raise
         self._cache = (number, raw)
         return raw
 
@@ -308,7 +327,7 @@ class Reader:
             return  # its size was compared when it was opened
         while self._at < self.header.bundle_size:
             self._take(min(self.header.bundle_size - self._at, _COPY_SIZE), "the payload")
-        if self._file.read(1):
+        if self._read_file(1):
             raise FormatError("bytes follow the last frame", self.header.bundle_size, self.name)
 
     def read(self, number: int) -> bytes:
