@@ -176,7 +176,7 @@ class _Collector:
         self._into.damaged += [(f"{self._root.name}/{path}", problem) for problem in problems]
 
     def _full(self, path: str) -> str:
-        return os.path.join(self._root.path, *path.split("/"))
+        return os.path.join(self._root.path, path if os.sep == "/" else path.replace("/", os.sep))
 
     def _directory(self, path: str, names: Sequence[str]) -> list[str]:
         """Take what lies in a directory; return the directories in it, the last one first."""
@@ -286,7 +286,7 @@ class _Collector:
                 continue
             files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
         # Each file is whole by now, but the first may be of one build and the last of another.
-        if not stamps or self._stamps(path, stamps) != stamps:
+        if not stamps or self._stamps(path, files) != {name: stamps[name] for name in files}:
             raise ChangedError(self._root.name, path)
         problems, target = check.judge(facts)
         if problems:
@@ -309,9 +309,10 @@ class _Collector:
     def _stamps(self, path: str, names: Iterable[str]) -> dict[str, tuple[int, int, int]]:
         """Return what changes when a regular file is written or replaced, by name; other things are left out."""
         stamps = {}
+        directory = self._full(path)
         for name in names:
             try:
-                status = os.lstat(self._full(f"{path}/{name}"))
+                status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError as error:
                 raise ChangedError(self._root.name, f"{path}/{name}") from error
             if stat.S_ISREG(status.st_mode):
