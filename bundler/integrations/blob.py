@@ -40,10 +40,11 @@ class KernelArtifacts(Sequence[Any]):
         blob: A bundle whose roots are devices, named by their ordinals.
     """
 
-    __slots__ = ("blob",)
+    __slots__ = ("_is_broken", "blob")
 
     def __init__(self, blob: bytes) -> None:
         self.blob = blob
+        self._is_broken = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return kernel_artifacts, (self.blob,)
@@ -70,9 +71,12 @@ class KernelArtifacts(Sequence[Any]):
         if not is_switched_on():
             log.debug("%s is 0: the kernels of an FX graph entry are not restored", SWITCH)
             return []
+        if self._is_broken:  # said already: list() asks for the length first
+            return []
         try:
             return _decode(self.blob)
         except Exception as error:  # noqa: BLE001  whoever iterates is inside the user's compile
+            self._is_broken = True
             log.warning("the kernels of an FX graph entry cannot be read, and are compiled instead: %s", error)
             return []
 
