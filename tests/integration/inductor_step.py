@@ -8,6 +8,7 @@ installed. The hook is switched on as the entry point does it. Prints one JSON o
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -82,11 +83,12 @@ def main() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     logging.getLogger("bundler").addHandler(_Ear("bundler"))
     look()
-
+    importlib.import_module("torch")
+    look()
+    importlib.import_module("torch._inductor.triton_bundler")
     look()
     from torch._dynamo.utils import counters
 
-    look()
     for name in ("torch._inductor.codecache", "torch._functorch._aot_autograd.autograd_cache"):
         logging.getLogger(name).addHandler(_Ear("torch"))
     put_kernels()
