@@ -1146,6 +1146,8 @@ def main() -> int:
     arguments.path = [os.path.abspath(path) for path in arguments.path]
     arguments.wheel = [os.path.abspath(path) for path in arguments.wheel]
     work = Path(arguments.work or tempfile.mkdtemp(prefix="prove-inductor-")).resolve()
+    if work.is_dir() and any(work.iterdir()):
+        parser.error(f"{work} is not empty: a start is cold in a new directory only")
     for wheel in arguments.wheel:  # this process reads blobs too
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(work / "wheels")
