@@ -59,8 +59,12 @@ def write(fd: int, data: Buffer) -> None:
 
 
 def sync(fd: int) -> None:
-    """Bring a file or directory to the disk."""
-    os.fsync(fd)
+    """Bring a file or directory to the disk, where the file system can: some cannot for directories (FUSE, CIFS)."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
 
 
 def make_directory(name: str, directory: int, mode: int = 0o777) -> None:

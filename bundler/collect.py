@@ -18,7 +18,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from bundler import check
-from bundler.errors import LocalIOError, RelocationError, UsageError
+from bundler.errors import LimitExceededError, LocalIOError, RelocationError, UnsafePathError, UsageError
+from bundler.formats import check_path
 from bundler.kinds import excluded, is_literal, unit_of
 from bundler.model import Profile, Relocation, Skipped, Target, Unit
 from bundler.relocate import make_group, parse_literal
@@ -208,9 +209,12 @@ class _Collector:
 
     def _mode(self, path: str) -> int | None:
         try:
-            path.encode("utf-8")
-        except UnicodeEncodeError:
-            self._skip(path, "the name is not UTF-8, and a bundle holds UTF-8 names only")
+            check_path(path, path)
+        except UnsafePathError as error:
+            self._skip(path, error.reason)
+            return None
+        except LimitExceededError as error:
+            self._skip(path, f"{error.what} is {error.size}, and a bundle holds {error.limit} at most")
             return None
         try:
             return os.lstat(self._full(path)).st_mode
@@ -328,7 +332,8 @@ class _Collector:
                     self._damaged(path, facts.problems)
                 else:
                     self._into.compile_ns += facts.compile_ns
-                    self._keep(Draft(self._root.name, path, unit, [file], needs=facts.needs, recorded=file.recorded))
+                    needs = tuple(map(shown, facts.needs))
+                    self._keep(Draft(self._root.name, path, unit, [file], needs=needs, recorded=file.recorded))
                 return
             except RelocationError as error:
                 self._damaged(path, (check.Problem("bad_python", name, error.reason),))

@@ -249,11 +249,10 @@ class _Emission:
         """Stage, compare and publish."""
         self._check_room(jobs)
         self._check_frames(jobs)
-        for attempt in range(_ATTEMPTS):
-            jobs = self._attempt(jobs)
-            if not jobs:
-                break
-            if attempt + 1 == _ATTEMPTS or not self._reader.seekable:
+        attempts = 0
+        while jobs := self._attempt(jobs):
+            attempts += 1
+            if attempts == _ATTEMPTS or not self._reader.seekable:
                 path = jobs[0].root.tree.path
                 raise LocalIOError(
                     path, errno.ENOENT, "publish entries: something keeps removing the staging directory"

@@ -96,7 +96,8 @@ def stage(
         begun = not chunk.last
         if chunk.last:
             held.clear()
-    return [job for job in jobs if job.staged not in damage], list(damage.values())
+    damaged = [damage[job.staged] for job in jobs if job.staged in damage]
+    return [job for job in jobs if job.staged not in damage], damaged
 
 
 def _stage_chunk(chunk: Chunk, users: Iterable[tuple[Job, Artifact]], held: list[Buffer], *, begun: bool) -> None:

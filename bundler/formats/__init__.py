@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from bundler.formats import v1
+from bundler.formats._rules import check_path
 
-__all__ = ["Chunk", "Reader", "Source", "Written", "open_bundle", "write"]
+__all__ = ["Chunk", "Reader", "Source", "Written", "check_path", "open_bundle", "write"]
 
 Chunk = v1.Chunk
 Reader = v1.Reader

@@ -54,14 +54,14 @@ def decode(data: bytes, *, what: str, offset: int, name: str) -> Any:
 
     Raises:
         FormatError: Not msgpack, bytes left over, or another spelling than ``encode`` gives.
-        LimitExceededError: More items than ``MAX_INDEX_VALUES``.
+        LimitExceededError: More arrays, maps and items than ``MAX_INDEX_VALUES``.
     """
     count = 0
 
     def counted(items: _Items) -> _Items:
         # An empty array is one byte in the file and some hundred in memory, so it is values that are counted.
         nonlocal count
-        count += len(items)
+        count += 1 + len(items)
         if count > MAX_INDEX_VALUES:
             raise LimitExceededError(f"number of values in {what}", count, MAX_INDEX_VALUES, name)
         return items
@@ -84,8 +84,8 @@ def decode(data: bytes, *, what: str, offset: int, name: str) -> Any:
             object_hook=counted,
             max_bin_len=len(data),
             max_str_len=len(data),
-            max_array_len=len(data),
-            max_map_len=len(data),
+            max_array_len=MAX_INDEX_VALUES,
+            max_map_len=MAX_INDEX_VALUES,
         )
         again = encode(value)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:

@@ -11,6 +11,7 @@ from bundler.formats.limits import (
     MAX_BLOCK_SIZE,
     MAX_CONTENT_SIZE,
     MAX_COUNT,
+    MAX_DEPTH,
     MAX_EXPANSION,
     MAX_FRAME_SIZE,
     MAX_FREE_EXPANSION,
@@ -50,7 +51,7 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
     except _BrokenRuleError as error:
         raise FormatError(str(error), offset, name) from error
     # A small file that unpacks to terabytes is refused before the first byte of it.
-    size = index.content_size + MAX_PATH_SIZE * _placeholders(index)
+    size = index.content_size + MAX_PATH_SIZE * (_placeholders(index) + _directories(index))
     if size > MAX_FREE_EXPANSION and size > bundle_size * MAX_EXPANSION:
         raise LimitExceededError("bytes of files per byte of bundle", size // bundle_size, MAX_EXPANSION, name)
 
@@ -58,6 +59,11 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
 def _placeholders(index: Index) -> int:
     rows = (artifact.relocation for entry in index.entries for artifact in entry.artifacts)
     return sum(len(row.offsets) for row in rows if row)
+
+
+def _directories(index: Index) -> int:
+    """Return how many directories a restore makes at most."""
+    return sum(entry.path.count("/") + (entry.unit is Unit.KERNEL) for entry in index.entries)
 
 
 class _BrokenRuleError(Exception):
@@ -194,7 +200,7 @@ def check_path(path: str, name: str) -> None:
 
     Raises:
         UnsafePathError: Absolute, with an empty part, ``.``, ``..`` or NUL, of a reserved name, or not UTF-8.
-        LimitExceededError: A part or the whole is too long.
+        LimitExceededError: A part or the whole is too long, or there are too many parts.
     """
     try:
         encoded = path.encode("utf-8")
@@ -202,6 +208,8 @@ def check_path(path: str, name: str) -> None:
         raise UnsafePathError(path, "the name is not UTF-8") from error
     if len(encoded) > MAX_PATH_SIZE:
         raise LimitExceededError("bytes of a path", len(encoded), MAX_PATH_SIZE, name)
+    if path.count("/") >= MAX_DEPTH:
+        raise LimitExceededError("number of parts of a path", path.count("/") + 1, MAX_DEPTH, name)
     for part in path.split("/"):
         if part in ("", ".", ".."):
             raise UnsafePathError(path, f"a bundle holds plain relative paths, and this one has the part {part!r}")

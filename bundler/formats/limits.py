@@ -8,6 +8,7 @@ __all__ = [
     "MAX_BLOCK_SIZE",
     "MAX_CONTENT_SIZE",
     "MAX_COUNT",
+    "MAX_DEPTH",
     "MAX_EXPANSION",
     "MAX_FRAME_SIZE",
     "MAX_FREE_EXPANSION",
@@ -48,7 +49,7 @@ MAX_INDEX_RAW_SIZE = 64 << 20
 """Bytes of the index decompressed. Decoded into Python objects it takes some 20 times as much at worst."""
 
 MAX_INDEX_VALUES = 1 << 22
-"""Items of all arrays and maps of the index. An empty array is 1 byte there and 100 in memory; a file has 10 items."""
+"""Arrays and maps of the index, and the items in them: some ten a file. An empty array is 1 byte, and 100 in memory."""
 
 MAX_SIGNATURE_SIZE = 64 << 10
 """Bytes of the signature section."""
@@ -62,6 +63,9 @@ MAX_NAME_SIZE = 255
 MAX_PATH_SIZE = 4095
 """UTF-8 bytes of a path inside a root: PATH_MAX less the final NUL."""
 
+MAX_DEPTH = 128
+"""Parts of a path inside a root. Caches have up to ten; a path of ``MAX_PATH_SIZE`` could have 2,000."""
+
 MAX_CONTENT_SIZE = 1 << 40
 """Bytes of one content."""
 
@@ -72,7 +76,7 @@ MAX_PLACEHOLDERS = 1 << 16
 """Placeholders of one file. Each may become a path of ``MAX_PATH_SIZE`` bytes."""
 
 MAX_EXPANSION = 20_000
-"""Bytes of files, and of the longest path for each placeholder, per byte of bundle.
+"""Bytes of files, and ``MAX_PATH_SIZE`` for each placeholder and each part of a path, per byte of bundle.
 
 A tree of 2,000 equal layers comes near 10,000; zstd alone can reach 16,000.
 """
