@@ -11,20 +11,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
+    from bundler.integrations.inductor import disable, enable, stats
     from bundler.listing import inspect
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
-__all__ = ["TritonBundler", "__version__", "diff", "inspect", "pack", "repair", "unpack", "verify", "verify_root"]
+__all__ = [
+    "TritonBundler",
+    "__version__",
+    "diff",
+    "disable",
+    "enable",
+    "inspect",
+    "pack",
+    "repair",
+    "stats",
+    "unpack",
+    "verify",
+    "verify_root",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
     "diff": "bundler.difference",
+    "disable": "bundler.integrations.inductor",
+    "enable": "bundler.integrations.inductor",
     "inspect": "bundler.listing",
     "pack": "bundler.bundle",
     "repair": "bundler.bundle",
+    "stats": "bundler.integrations.inductor",
     "unpack": "bundler.bundle",
     "verify": "bundler.verifying",
     "verify_root": "bundler.verifying",

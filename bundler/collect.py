@@ -56,9 +56,14 @@ class ChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes."""
+    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes.
+
+    With ``launch_only`` the IR of kernels is not read: it must be there and not empty, and what it says (``module``) is
+    not known. For the runtime profile, inside a training process.
+    """
 
     profile: Profile = Profile.FULL
+    launch_only: bool = False
     exclude: tuple[str, ...] = ()
     keep_bytes: int = 64 << 20
     banned: frozenset[tuple[str, str]] = frozenset()  # identities that changed under our hands twice
@@ -172,7 +177,7 @@ class _Collector:
         self._into.damaged += [(f"{self._root.name}/{path}", problem) for problem in problems]
 
     def _full(self, path: str) -> str:
-        return os.path.join(self._root.path, *path.split("/"))
+        return os.path.join(self._root.path, path if os.sep == "/" else path.replace("/", os.sep))
 
     def _directory(self, path: str, names: Sequence[str]) -> list[str]:
         """Take what lies in a directory; return the directories in it, the last one first."""
@@ -279,10 +284,13 @@ class _Collector:
         files: dict[str, File] = {}
         facts: dict[str, check.Facts] = {}
         stamps = self._stamps(path, names)
-        for name in stamps:
+        for name, (_, size, _) in stamps.items():
+            if self._options.launch_only and size and check.suffix(name) in check.IR_SUFFIXES:
+                facts[name] = check.Facts()
+                continue
             files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
         # Each file is whole by now, but the first may be of one build and the last of another.
-        if not stamps or self._stamps(path, stamps) != stamps:
+        if not stamps or self._stamps(path, files) != {name: stamps[name] for name in files}:
             raise ChangedError(self._root.name, path)
         problems, target = check.judge(facts)
         if problems:
@@ -305,9 +313,10 @@ class _Collector:
     def _stamps(self, path: str, names: Iterable[str]) -> dict[str, tuple[int, int, int]]:
         """Return what changes when a regular file is written or replaced, by name; other things are left out."""
         stamps = {}
+        directory = self._full(path)
         for name in names:
             try:
-                status = os.lstat(self._full(f"{path}/{name}"))
+                status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError as error:
                 raise ChangedError(self._root.name, f"{path}/{name}") from error
             if stat.S_ISREG(status.st_mode):

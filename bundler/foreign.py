@@ -11,11 +11,13 @@ import re
 __all__ = ["prefixes"]
 
 # A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), the 1 that
-# stands before the first directory of a DWARF line table, or the length of a short pickled string. Each pattern starts
-# with fixed bytes, which the engine finds at memory speed.
+# stands before the first directory of a DWARF line table, or the length of a short pickled string. The pattern starts
+# with one fixed byte, which the engine finds at memory speed, and then looks back.
 # No character may belong to a part and to what parts it, or a row of slashes is matched in every way there is.
-_PATH = rb"(/(?:[^\x00-\x1f\"'\\/<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/+){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
-_PATTERNS = tuple(re.compile(lead + _PATH) for lead in (rb'"', rb"'", rb"\x00", rb"\x01", rb"\x8c[\x02-\xff]"))
+_LEAD = rb"""/(?:(?<=["'\x00\x01]/)|(?<=\x8c[\x02-\xff]/))"""
+_PATTERN = re.compile(
+    _LEAD + rb"((?:[^\x00-\x1f\"'\\/<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/+){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
+)
 
 _MAX_PREFIXES = 64  # per file; what comes after is cut to two parts, so that a list of sources does not fill the index
 
@@ -27,10 +29,8 @@ def prefixes(data: bytes | bytearray | memoryview, root: str = "") -> tuple[str,
         data: Bytes of a file, or of a part of it.
         root: Where the root was recorded; paths below it are all given as ``root``. "" when it is not known.
     """
-    found: set[bytes] = set()
-    for pattern in _PATTERNS:
-        found.update(match.group(1) for match in pattern.finditer(data))
-    named = {_shorten(path.decode("ascii").rstrip("/"), root) for path in found}
+    found: set[bytes] = {match.group(1) for match in _PATTERN.finditer(data)}
+    named = {_shorten("/" + path.decode("ascii").rstrip("/"), root) for path in found}
     if len(named) > _MAX_PREFIXES:
         named = {"/".join(path.split("/")[:3]) for path in named}
     return tuple(sorted(named)[:_MAX_PREFIXES])

@@ -110,13 +110,14 @@ def spell(path: str, spelling: Spelling) -> bytes:
     return text.replace("'", r"\x27").replace('"', r"\x22").encode("ascii")
 
 
-def make_group(members: list[str]) -> Group:
+def make_group(members: Sequence[str]) -> Group:
     """Return a group file of just ``members``, as Triton writes it."""
     mark = PLACEHOLDERS[Base.ENTRY].decode()
     data = json.dumps({"child_paths": {member: f"{mark}/{member}" for member in members}}).encode()
     offsets, start = [], len('{"child_paths": {')
     for member in members:
-        spelled = len(json.dumps(member)) - 2
+        plain = member.isascii() and member.replace("_", "").replace(".", "").isalnum()
+        spelled = len(member) if plain else len(json.dumps(member)) - 2
         start += spelled + len('"": "')
         offsets.append(start)
         start += len(mark) + 1 + spelled + len('", ')
@@ -138,6 +139,9 @@ def parse_group(data: bytes, key: str, *, name: str = "group file") -> Group:
     Source: triton/runtime/cache.py, FileCacheManager.put_group and get_group.
     """
     parsed = _load_group(data, name)
+    usual = _usual_group(data, parsed, key)
+    if usual is not None:
+        return usual
     mark, parts, offsets, last, grown = PLACEHOLDERS[Base.ENTRY], [], [], 0, 0
     directories = set()
     for member, start, end in _child_values(data):
@@ -159,6 +163,19 @@ def parse_group(data: bytes, key: str, *, name: str = "group file") -> Group:
     parts.append(data[last:])
     relocation = Relocation(Base.ENTRY, Spelling.JSON, tuple(offsets))
     return Group(tuple(parsed), directories.pop() if directories else "", b"".join(parts), relocation)
+
+
+def _usual_group(data: bytes, parsed: Mapping[str, str], key: str) -> Group | None:
+    """Return a group file that is, byte for byte, as Triton writes it on POSIX; None for any other spelling."""
+    members = tuple(parsed)
+    directory = posixpath.dirname(parsed[members[0]]) if members else ""
+    if not directory.startswith("/") or posixpath.basename(directory) != key or any("/" in name for name in members):
+        return None
+    written = json.dumps({"child_paths": {name: f"{directory}/{name}" for name in members}})
+    if written.encode() != data:
+        return None
+    group = make_group(members)
+    return Group(group.members, directory, group.data, group.relocation)
 
 
 def _load_group(data: bytes, name: str) -> dict[str, str]:

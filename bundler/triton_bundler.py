@@ -31,19 +31,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bundler.bundle import opened, write_collected
-from bundler.collect import ChangedError, Collected, Options, collect_kernels
+from bundler.collect import ChangedError, Collected, Draft, Options, collect_kernels
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
-from bundler.errors import BundlerError, LocalIOError
+from bundler.errors import BundlerError, LocalIOError, UsageError
+from bundler.formats import Reader
 from bundler.kinds import KINDS
-from bundler.model import Profile
+from bundler.model import Index, Profile
+from bundler.ready import is_ready
 from bundler.roots import Root
 from bundler.winners import drop_losers
 
-__all__ = ["SWITCH", "TritonBundler", "is_switched_on"]
+__all__ = ["SWITCH", "TritonBundler", "compile_seconds", "is_switched_on", "saved_seconds"]
 
 log = logging.getLogger("bundler")
 
@@ -60,10 +62,15 @@ def is_switched_on() -> bool:
 
 @dataclass(slots=True)
 class _Scope:
-    """One compile: kernels in the order of their ``put``, each with the compile time that it stands for."""
+    """One compile: kernels in the order of their ``put``, each with the compile time that it stands for.
+
+    ``places`` has the directory that each lay in when it was put: a library may point the cache elsewhere later on.
+    """
 
     kernels: dict[tuple[int, str], float] = field(default_factory=dict)
+    places: dict[tuple[int, str], str] = field(default_factory=dict)
     winners: set[str] = field(default_factory=set)
+    required: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -94,6 +101,8 @@ class TritonBundler:
     Args:
         cache_dir: The root. A kernel is looked for in ``triton/<device>/KEY``, ``<device>/KEY`` and ``KEY`` below it,
             and goes back to the same place below the root of whoever emits it.
+        directories: Given a device, the directory that holds its kernel directories. Each device is then a root of its
+            own, named by its ordinal, and ``cache_dir`` is not used; devices may share a directory.
         profile: ``full``, or ``runtime`` for what a launch reads.
         level: zstd level of the blob.
         enabled: Asked at each step whether to act at all.
@@ -110,12 +119,14 @@ class TritonBundler:
         self,
         cache_dir: str | os.PathLike[str],
         *,
+        directories: Callable[[int], str] | None = None,
         profile: Profile | str = Profile.FULL,
         level: int = _FAST_LEVEL,
         enabled: Callable[[], bool] = is_switched_on,
         strict: bool = False,
     ) -> None:
         self._root = Root("triton", KINDS["triton"], os.path.abspath(os.fspath(cache_dir)))
+        self._directories = directories
         self._profile = Profile(profile)
         self._level = level
         self._enabled = enabled
@@ -147,13 +158,15 @@ class TritonBundler:
             device: Ordinal on this host.
             compile_seconds: Seconds that its compile took, when they are known.
         """
+        place = os.path.abspath(self._directories(device)) if self._directories else ""
         with self._lock:
             scopes = self._scopes_here()
             self._counters.put_outside += not scopes
-            self._counters.kernels_put += bool(scopes)
+            self._counters.kernels_put += any((device, path_key) not in scope.kernels for scope in scopes)
             for scope in scopes:
                 known = scope.kernels.get((device, path_key), 0.0)
                 scope.kernels[device, path_key] = max(known, compile_seconds)
+                scope.places.setdefault((device, path_key), place)
 
     def put_winner(self, path_key: str) -> None:
         """Remember that autotuning chose this kernel among those of its module; the others are then left out."""
@@ -161,14 +174,29 @@ class TritonBundler:
             for scope in self._scopes_here():
                 scope.winners.add(path_key)
 
+    def require(self, path_key: str) -> None:
+        """Keep this kernel whatever autotuning chose: something that travels beside the blob names it."""
+        with self._lock:
+            for scope in self._scopes_here():
+                scope.required.add(path_key)
+
+    @property
+    def compiling(self) -> bool:
+        """Whether this thread has an open scope."""
+        with self._lock:
+            return threading.get_ident() in self._scopes
+
     def _scopes_here(self) -> list[_Scope]:
         own = self._scopes.get(threading.get_ident())
         return [own] if own is not None else list(self._scopes.values())
 
-    def collect(self) -> bytes | None:
+    def collect(self, *, look: Callable[[Index], None] = lambda index: None) -> bytes | None:
         """End the scope and return its kernels as one bundle; None when there is nothing to store.
 
         A kernel that is not whole is left out, with a warning. Twice in a row gives None the second time.
+
+        Args:
+            look: Shown the index of the blob, when there is one.
         """
         with self._lock:
             scope = self._scopes.pop(threading.get_ident(), None)
@@ -178,7 +206,7 @@ class TritonBundler:
         blob: bytes | None = None
         kernels = skipped = failure = 0
         try:
-            blob, kernels, skipped = self._pack(scope)
+            blob, kernels, skipped = self._pack(scope, look)
         except BundlerError as error:
             failure = 1
             self._warn("collect", error)
@@ -191,33 +219,63 @@ class TritonBundler:
             counters.collect_seconds += time.perf_counter() - started
         return blob
 
-    def _pack(self, scope: _Scope) -> tuple[bytes | None, int, int]:
-        options = Options(profile=self._profile)
-        paths = [self._path(device, key) for device, key in scope.kernels]
-        changed: set[str] = set()
+    def _pack(self, scope: _Scope, look: Callable[[Index], None]) -> tuple[bytes | None, int, int]:
+        # Winners are told from losers by what their IR says of its source.
+        launch_only = self._profile is Profile.RUNTIME and not scope.winners
+        options = Options(profile=self._profile, launch_only=launch_only)
+        places = self._sources(scope)
+        roots = list({root.name: root for root in places}.values())
+        changed: set[tuple[str, str]] = set()
         while True:
             collected = Collected()
-            collect_kernels(self._root, paths, options, collected)
+            for root, paths in places.items():
+                collect_kernels(root, paths, options, collected)
             for skipped in collected.skipped:
                 self._warn_once(f"left out of the bundle: {skipped.path}: {skipped.reason}")
             left_out = len(collected.skipped)
-            # Losers are left out on purpose: no warning.
-            collected.drafts, _ = drop_losers(collected.drafts, scope.winners)
+            collected.drafts = _without_losers(collected.drafts, scope)
             if not collected.drafts:
                 return None, 0, left_out
             saved = sum(scope.kernels.values())
             facts = {"compile_milliseconds": round(saved * 1000)} if saved else {}
             out = io.BytesIO()
             try:
-                write_collected(out, [self._root], collected, profile=self._profile, level=self._level, facts=facts)
+                written = write_collected(out, roots, collected, profile=self._profile, level=self._level, facts=facts)
             except ChangedError as error:
-                paths = [path for path in paths if path != error.path or error.path not in changed]
-                changed.add(error.path)
+                identity = (error.root, error.path)
+                if identity in changed:
+                    options = replace(options, banned=options.banned | {identity})
+                changed.add(identity)
                 continue
             except OSError as error:  # no room for the temporary file
                 place = tempfile.tempdir or "temporary file"
                 raise LocalIOError.from_os_error(error, "write the blob", place) from error
+            look(written.index)
             return out.getvalue(), len(collected.drafts), left_out
+
+    def _sources(self, scope: _Scope) -> dict[Root, list[str]]:
+        """Return where to look for the kernels of a scope: roots, and paths inside them."""
+        if self._directories is None:
+            return {self._root: [self._path(device, key) for device, key in scope.kernels]}
+        sources: dict[Root, list[str]] = {}
+        for (device, key), place in scope.places.items():
+            sources.setdefault(Root(str(device), KINDS["triton"], place), []).append(key)
+        return sources
+
+    def _places(self, index: Index) -> dict[str, Root]:
+        """Return where the roots of a blob go on this host.
+
+        Raises:
+            UsageError: A root is not named by a device, and there is a directory for each device.
+        """
+        if self._directories is None:
+            return {record.name: self._root for record in index.roots}
+        places = {}
+        for name in (record.name for record in index.roots):
+            if not (name.isascii() and name.isdecimal() and len(name) < 4):
+                raise UsageError(f"root {name!r} of the bundle is no device: it was not made by this life cycle")
+            places[name] = Root(name, KINDS["triton"], os.path.abspath(self._directories(int(name))))
+        return places
 
     def _path(self, device: int, key: str) -> str:
         for path in (f"triton/{device}/{key}", f"{device}/{key}"):
@@ -225,11 +283,15 @@ class TritonBundler:
                 return path
         return key
 
-    def read_and_emit(self, blob: bytes) -> EmitReport | None:
+    def read_and_emit(self, blob: bytes, *, look: Callable[[Index], None] = lambda index: None) -> EmitReport | None:
         """Make the kernels of a blob appear, each whole or not at all; None when that failed or is switched off.
 
         Entries that are there and the same cost a comparison; damaged ones are replaced; different ones are kept.
         Nothing is brought to the disk by force: what a crash damages is found and repaired on the next hit.
+
+        Args:
+            blob: What ``collect`` returned, here or elsewhere.
+            look: Shown its index, when that can be read.
         """
         if not self._enabled():
             return None
@@ -238,11 +300,9 @@ class TritonBundler:
         saved, failure = 0.0, 0
         try:
             with opened(blob) as reader:
-                places = {record.name: self._root for record in reader.index.roots}
-                options = EmitOptions(on_conflict=OnConflict.KEEP, sync=False)
-                report = emit(reader, reader.index.entries, places, options)
-                milliseconds = reader.index.facts.get("compile_milliseconds")
-                saved = milliseconds / 1000 if isinstance(milliseconds, int) else 0.0
+                look(reader.index)
+                report = _emit(reader, self._places(reader.index))
+                saved = compile_seconds(reader.index)
         except BundlerError as error:
             failure = 1
             self._warn("emit", error)
@@ -262,7 +322,7 @@ class TritonBundler:
             counters.kernels_repaired += report.repaired
             counters.kernels_kept += report.kept
             counters.bytes_emitted += report.bytes_written
-            counters.compile_seconds_saved += saved
+            counters.compile_seconds_saved += saved_seconds(saved, report)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters: kernels, bytes, seconds of collect and emit, compile seconds saved."""
@@ -281,3 +341,43 @@ class TritonBundler:
             self._warned.add(message)
         if not known:
             log.warning("%s", message)
+
+
+def compile_seconds(index: Index) -> float:
+    """Return the seconds that the kernels of a blob took to compile, as far as they are known."""
+    milliseconds = index.facts.get("compile_milliseconds")
+    return milliseconds / 1000 if isinstance(milliseconds, int) else 0.0
+
+
+def saved_seconds(stood_for: float, report: EmitReport) -> float:
+    """Return the seconds of compiling that a restore saved: the share of the kernels that were not there before.
+
+    Args:
+        stood_for: Seconds that all kernels of the blob took to compile.
+        report: What was done with them.
+    """
+    written = report.restored + report.repaired
+    return stood_for * written / max(1, written + report.unchanged + report.kept)
+
+
+def _without_losers(drafts: list[Draft], scope: _Scope) -> list[Draft]:
+    """Leave out what autotuning did not choose, on purpose and without a warning; what is required stays."""
+    _, losers = drop_losers(drafts, scope.winners)
+    lost = {skipped.path for skipped in losers}
+    return [
+        draft
+        for draft in drafts
+        if f"{draft.root}/{draft.path}" not in lost or draft.path.rpartition("/")[2] in scope.required
+    ]
+
+
+def _emit(reader: Reader, places: dict[str, Root]) -> EmitReport:
+    """Emit the entries that are not installed. Where all of them are, equal or equivalent, nothing is staged."""
+    index = reader.index
+    entries = [entry for entry in index.entries if not is_ready(entry, index.contents, places[entry.root].path)]
+    options = EmitOptions(on_conflict=OnConflict.KEEP, sync=False)
+    report = emit(reader, entries, places, replace(options, dry_run=True))
+    if report.restored or report.repaired:
+        report = emit(reader, entries, places, options)
+    report.unchanged += len(index.entries) - len(entries)
+    return report

@@ -22,10 +22,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset({"bundle", "difference", "listing", "merging", "triton_bundler", "verifying"}),
+    frozenset({"bundle", "difference", "keys", "listing", "merging", "triton_bundler", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
-    | frozenset({"emit", "stage", "publish", "installed", "staging"}),
+    | frozenset({"emit", "stage", "publish", "installed", "ready", "staging"}),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_owner"}),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),

@@ -24,7 +24,7 @@ import pytest
 import bundler
 from bundler import TritonBundler, triton_bundler
 from bundler.errors import BundlerError, DigestMismatchError, LocalIOError, NotABundleError
-from bundler.formats import open_bundle
+from bundler.formats import open_bundle, v1
 from bundler.testing import trees
 from bundler.testing.faults import crash_points, judge
 from bundler.triton_bundler import SWITCH, is_switched_on
@@ -417,6 +417,7 @@ def test_collect_without_room_for_a_temporary_file_is_a_warning(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(v1, "_SPOOL_SIZE", 1)  # a blob of many kernels does not fit into memory
     made = TritonBundler(place.cache, strict=strict)
     made.begin_compile()
     made.put(place.keys[0])

@@ -365,11 +365,11 @@ def _sections(view: memoryview, header: _Header) -> list[Section]:
     sections, total = [], 0
     for name, kind, flags, address, offset, size, link, info, alignment, entry_size in rows:
         text = names.read(name) if names is not None else ""
-        section = Section(text, kind, offset, size, flags, address, link, info, alignment, entry_size)
-        if section.file_size:
-            _check_inside(view, offset, section.file_size, f"section {text!r}")
-        total += section.file_size
-        sections.append(section)
+        if size and kind not in (_SHT_NULL, _SHT_NOBITS):
+            if offset + size > len(view):
+                _check_inside(view, offset, size, f"section {text!r}")
+            total += size
+        sections.append(Section(text, kind, offset, size, flags, address, link, info, alignment, entry_size))
     if total > MAX_OVERLAP * len(view):
         raise FormatError(f"ELF: the sections add up to {total} bytes, the file has {len(view)}", start)
     return sections

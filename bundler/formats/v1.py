@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import BinaryIO, TypeAlias
+from typing import IO, BinaryIO, TypeAlias
 
 from bundler.digest import Digest
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
@@ -28,9 +28,10 @@ __all__ = ["Chunk", "Reader", "Source", "Written", "write"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_SPOOL_SIZE = 32 << 20  # bytes of sources kept in memory before they go to a temporary file
+_SPOOL_SIZE = 32 << 20  # bytes of frames, or of sources, kept in memory before they go to a temporary file
 _COPY_SIZE = 1 << 20  # bytes moved at a time
 _INDEX_LEVEL = 19  # the index is small: 1,000 files take 30 ms, and it is read far more often than written
+_FAST_INDEX_LEVEL = 3  # at payload level 1, which says that somebody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def write(
         sources: In payload order: a content that is copied stands before those that copy it.
         level: zstd level.
         block_size: Raw bytes of a frame, at most ``MAX_BLOCK_SIZE``.
-        spool_directory: Where the frames wait until the index is known.
+        spool_directory: Where the frames wait until the index is known, in a temporary file. None: in memory while they
+            are few, then where temporary files go.
         annotate: Last word on the index, once every source was read (foreign paths are known only then).
         progress: Told the size of each content, in bytes, when it has been read.
 
@@ -79,13 +81,13 @@ def write(
     Raises:
         FormatError: ``index`` and ``sources`` do not make a bundle that a reader would accept.
     """
-    with tempfile.TemporaryFile(dir=spool_directory) as spool:
+    with _spool(spool_directory) as spool:
         contents: list[Content] = []
         frames = _write_frames(spool, _told(sources, progress), contents, level, block_size)
         index = annotate(replace(index, contents=tuple(contents), frames=tuple(frames)))
         payload_size = spool.tell()
         raw = _index.encode_index(index)
-        stored = _frame.compress(raw, _INDEX_LEVEL)
+        stored = _frame.compress(raw, _INDEX_LEVEL if level > 1 else _FAST_INDEX_LEVEL)
         header = Header(len(stored), len(raw), payload_size, hashlib.sha256(stored).digest())
         # What a reader would refuse is never written: the same decoding and the same rules, on our own bytes.
         header = Header.decode(header.encode())
@@ -104,6 +106,12 @@ def write(
     return Written(index, Digest.of(_index.content_form(index)), header.bundle_size)
 
 
+def _spool(directory: str | None) -> IO[bytes]:
+    if directory is not None:
+        return tempfile.TemporaryFile(dir=directory)
+    return tempfile.SpooledTemporaryFile(max_size=_SPOOL_SIZE)
+
+
 def _told(sources: Iterable[Source], progress: Callable[[int], None]) -> Iterator[Source]:
     for source in sources:
         yield source
@@ -111,7 +119,7 @@ def _told(sources: Iterable[Source], progress: Callable[[int], None]) -> Iterato
 
 
 def _write_frames(
-    spool: BinaryIO, sources: Iterable[Source], contents: list[Content], level: int, block_size: int
+    spool: IO[bytes], sources: Iterable[Source], contents: list[Content], level: int, block_size: int
 ) -> list[Frame]:
     """Compress one block while the next is read: zstd runs without the interpreter lock."""
     frames: list[Frame] = []

@@ -1,0 +1,446 @@
+"""What torch's own ``TritonBundler`` does with the hook, one scenario after the other; run by ``test_inductor_seams``.
+
+    python inductor_scenarios.py TREE WORK
+
+``TREE`` is a Triton cache with real kernels, compiled for GPUs that are absent. Prints one JSON object: the name of
+each scenario with what was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch._inductor.triton_bundler as theirs
+from torch._dynamo.utils import counters
+from torch._inductor import config
+
+import bundler
+from bundler.integrations import inductor, observe
+from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
+
+TREE, WORK = Path(sys.argv[1]), Path(sys.argv[2])
+KEYS = sorted(path.parent.name for path in TREE.glob("*/__grp__*.json"))
+TORCH = theirs.TritonBundler
+PRISTINE = dict(TORCH.__dict__)
+
+heard: list[str] = []
+
+
+class _Ear(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            heard.append(record.getMessage())
+
+
+logging.getLogger("bundler").addHandler(_Ear())
+logging.getLogger("torch._inductor.triton_bundler").addHandler(_Ear())
+
+
+def kernels_of(root: Path, device: int = 0) -> list[str]:
+    """Return the path keys of the kernels that a root holds whole, with group files that lead home."""
+    found = []
+    for group in (root / "triton" / str(device)).glob("*/__grp__*.json"):
+        paths = json.loads(group.read_text())["child_paths"].values()
+        if all(Path(path).parent == group.parent and Path(path).is_file() for path in paths):
+            found.append(group.parent.name)
+    return sorted(found)
+
+
+_roots = iter(range(1000))
+
+
+def root(*, filled: bool = False) -> Path:
+    """Make a new cache root, and let torch use it."""
+    place = WORK / f"root{next(_roots)}"
+    place.mkdir(parents=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
+    if filled:
+        shutil.copytree(TREE, place / "triton" / "0")
+    return place
+
+
+def made(keys: list[str] = KEYS, *, winners: tuple[str, ...] = (), autotuners: tuple[Any, ...] = ()) -> Any:
+    """Compile as torch does, as far as the bundler sees it."""
+    TORCH.begin_compile()
+    for key in keys:
+        TORCH.put(key, 0)
+    for key in winners:
+        TORCH.put_winner(key)
+    if autotuners:
+        TORCH._static_autotuners.extend(autotuners)
+    try:
+        return TORCH.collect()
+    finally:
+        TORCH.end_compile()
+
+
+def autotuner(key: str, *, installed: bool = True) -> Any:
+    """Return something like torch's static autotuner, with one launcher for the kernel of that key."""
+    import base64
+
+    def reload_cubin_path() -> None:
+        if not installed:
+            raise RuntimeError("Cubin file saved by TritonBundler not found at")
+
+    hash_ = base64.b32decode(key + "=" * (-len(key) % 8)).hex()
+    result = SimpleNamespace(
+        kernel=SimpleNamespace(hash=hash_), compile_meta={"device": 0}, reload_cubin_path=reload_cubin_path
+    )
+    return SimpleNamespace(cache_key="key", kernel_name="kernel", kernel=SimpleNamespace(compile_results=[result]))
+
+
+@contextmanager
+def hooked(profile: str = "runtime") -> Iterator[None]:
+    """Have the hook on."""
+    assert bundler.enable(profile=profile)
+    try:
+        yield
+    finally:
+        bundler.disable()
+
+
+def counted() -> dict[str, int]:
+    return {name: value for name, value in counters["inductor"].items() if "bundler" in name}
+
+
+def blob_of_all() -> bytes:
+    root(filled=True)
+    with hooked():
+        return bytes(made()[0].kernel_artifacts.blob)
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------------------
+
+
+def there_and_back() -> dict[str, Any]:
+    source = root(filled=True)
+    traced: list[tuple[str, Any]] = []
+    original = torch._logging.trace_structured
+
+    def trace(kind: str, metadata_fn: Callable[[], Any] = dict, payload_fn: Callable[[], Any] = str, **_: Any) -> None:
+        if kind == "artifact" and str(metadata_fn().get("name", "")).startswith("bundler_"):
+            traced.append((metadata_fn()["name"], json.loads(payload_fn())))
+
+    torch._logging.trace_structured = trace
+    try:
+        with hooked():
+            bundle, metadata = made()
+            target = root()
+            restored = TORCH.read_and_emit(pickle.loads(pickle.dumps(bundle)))
+            again = TORCH.read_and_emit(bundle)
+            stats = bundler.stats()
+    finally:
+        torch._logging.trace_structured = original
+    return {
+        "kind": type(bundle.kernel_artifacts).__name__,
+        "blob_bytes": len(bundle.kernel_artifacts.blob),
+        "raw_bytes": sum(path.stat().st_size for path in (source / "triton").rglob("*") if path.is_file()),
+        "names": sorted(metadata.cached_kernel_names),
+        "restored_names": sorted(restored.cached_kernel_names),
+        "again_names": sorted(again.cached_kernel_names),
+        "kernels": kernels_of(target),
+        "files": sorted({path.suffix for path in (target / "triton").rglob("*") if path.is_file()}),
+        "left_over": [path.name for path in target.rglob("*") if "tmp" in path.name or "stag" in path.name],
+        "traced": traced,
+        "stats": stats,
+        "root": str(target),
+    }
+
+
+def full_profile() -> dict[str, Any]:
+    source = root(filled=True)
+    with hooked("full"):
+        bundle, _ = made()
+        target = root()
+        TORCH.read_and_emit(bundle)
+    names = [sorted(path.name for path in (place / "triton" / "0").glob("*/*")) for place in (source, target)]
+    return {"same_files": names[0] == names[1], "kernels": kernels_of(target)}
+
+
+def read_without_the_hook() -> dict[str, Any]:
+    bundle = theirs.TritonBundle(kernel_artifacts(blob_of_all()), [])
+    target = root()
+    metadata = TORCH.read_and_emit(bundle)
+    lazy = kernel_artifacts(b"anything")  # nothing is decoded before somebody asks
+    return {
+        "kernels": kernels_of(target),
+        "names": sorted(metadata.cached_kernel_names),
+        "length": len(bundle.kernel_artifacts),
+        "first": bundle.kernel_artifacts[0].kernel_hash,
+        "lazy": repr(lazy),
+    }
+
+
+def broken_blobs() -> dict[str, Any]:
+    good = blob_of_all()
+    flipped = bytearray(good)
+    flipped[-9] ^= 0xFF
+    newer = bytearray(good)
+    newer[8] = 99  # version, behind eight bytes of magic
+    kinds = {
+        "damaged": bytes(flipped),
+        "newer": bytes(newer),
+        "foreign": b"PK\3\4" * 40,
+        "cut": good[:-9],
+        "empty": b"",
+    }
+    seen = {}
+    for name, blob in kinds.items():
+        for hook in (True, False):
+            heard.clear()
+            observe._said.clear()
+            counters["inductor"].clear()
+            target = root()
+            bundle = theirs.TritonBundle(kernel_artifacts(blob), [])
+            if hook:
+                with hooked():
+                    metadata = TORCH.read_and_emit(bundle)
+            else:
+                metadata = TORCH.read_and_emit(bundle)
+            seen[f"{name} {'with' if hook else 'without'} hook"] = {
+                "warnings": list(heard),
+                "failures": counters["inductor"]["bundler_failures"],
+                "kernels": kernels_of(target),
+                "names": list(metadata.cached_kernel_names),
+            }
+    return seen
+
+
+def switched_off() -> dict[str, Any]:
+    blob = blob_of_all()
+    root(filled=True)
+    with hooked():
+        os.environ["TRITON_BUNDLER"] = "0"
+        try:
+            while_on = made()[0].kernel_artifacts  # the variable counts from the moment it is set
+            target = root()
+            TORCH.read_and_emit(theirs.TritonBundle(kernel_artifacts(blob), []))
+        finally:
+            del os.environ["TRITON_BUNDLER"]
+    os.environ["TRITON_BUNDLER"] = "0"
+    try:
+        enabled = bundler.enable()
+    finally:
+        del os.environ["TRITON_BUNDLER"]
+    return {"kind": type(while_on).__name__, "count": len(while_on), "kernels": kernels_of(target), "enabled": enabled}
+
+
+def torch_switched_off() -> dict[str, Any]:
+    blob = blob_of_all()
+    seen = {}
+    for name in ("bundle_triton_into_fx_graph_cache", "force_disable_caches"):
+        root(filled=True)
+        with hooked(), config.patch({name: name == "force_disable_caches"}):
+            bundle, metadata = made()
+            target = root()
+            restored = TORCH.read_and_emit(theirs.TritonBundle(kernel_artifacts(blob), []))
+        seen[name] = [len(bundle.kernel_artifacts), metadata is None, restored is None, kernels_of(target)]
+    return seen
+
+
+def two_threads() -> dict[str, Any]:
+    root(filled=True)
+    blobs: dict[int, Any] = {}
+    barrier = threading.Barrier(2, timeout=60)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        TORCH.begin_compile()
+        for key in KEYS[number::2]:
+            barrier.wait()
+            TORCH.put(key, 0)
+        barrier.wait()
+        blobs[number] = TORCH.collect()[0].kernel_artifacts.blob
+        TORCH.end_compile()
+
+    with hooked():
+        threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    held = {
+        number: sorted(artifacts.kernel_hash for artifacts in KernelArtifacts(blob)) for number, blob in blobs.items()
+    }
+    return {"held": [held[0], held[1]], "expected": [KEYS[0::2], KEYS[1::2]], "torch_entries": TORCH._entries}
+
+
+def launchers() -> dict[str, Any]:
+    root(filled=True)
+    absent = "A" * 52
+    with hooked():
+        whole = made(autotuners=(autotuner(KEYS[0]),))[0]
+        quiet = list(heard)
+        lacking = made(autotuners=(autotuner(KEYS[0]), autotuner(absent)))[0]
+    return {
+        "quiet": quiet,
+        "warnings": heard[len(quiet) :],
+        "counter": counters["inductor"]["bundler_missing_binaries"],
+        "absent": absent,
+        "kept": [len(whole.kernel_artifacts), len(lacking.kernel_artifacts)],
+    }
+
+
+def launchers_of_a_broken_blob() -> dict[str, Any]:
+    root()
+    with hooked():
+        bundle = theirs.TritonBundle(kernel_artifacts(b"broken"), [autotuner(KEYS[0], installed=False)])
+        metadata = TORCH.read_and_emit(bundle)
+    return {"warnings": list(heard), "static": list(metadata.statically_launched_kernel_names)}
+
+
+def winners() -> dict[str, Any]:
+    if not hasattr(TORCH, "put_winner"):
+        return {}
+    root(filled=True)
+    family = [key for key in KEYS if list((TREE / key).glob("*.cubin"))]
+    held = {}
+    with hooked():
+        for name, chosen, named in (
+            ("none chosen", (), ()),
+            ("one chosen", family[:1], ()),
+            ("one chosen, one named", family[:1], (autotuner(family[1]),)),
+        ):
+            artifacts = made(family, winners=tuple(chosen), autotuners=tuple(named))[0].kernel_artifacts
+            held[name] = sorted(artifact.kernel_hash for artifact in artifacts)
+    return {"family": family, "held": held, "warnings": list(heard)}
+
+
+def a_failure_of_ours() -> dict[str, Any]:
+    root(filled=True)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("ours is broken")
+
+    from bundler.triton_bundler import TritonBundler as Ours
+
+    original = Ours.collect
+    Ours.collect = fail  # type: ignore[method-assign]
+    try:
+        with hooked():
+            artifacts = made()[0].kernel_artifacts
+    finally:
+        Ours.collect = original  # type: ignore[method-assign]
+    return {"kind": type(artifacts).__name__, "count": len(artifacts), "warnings": list(heard), "counted": counted()}
+
+
+def damaged_kernel() -> dict[str, Any]:
+    place = root(filled=True) / "triton" / "0" / KEYS[0]
+    next(path for path in place.iterdir() if path.suffix in (".cubin", ".hsaco")).write_bytes(b"")
+    with hooked():
+        artifacts = made()[0].kernel_artifacts
+    return {"held": sorted(a.kernel_hash for a in artifacts), "left_out": KEYS[0], "warnings": list(heard)}
+
+
+def restored_class() -> dict[str, Any]:
+    bundler.enable()
+    changed = sorted(name for name, value in PRISTINE.items() if TORCH.__dict__.get(name) is not value)
+    bundler.enable()  # twice is once
+    bundler.disable()
+    now = dict(TORCH.__dict__)
+    methods = [name for name in PRISTINE if not name.startswith("_")]
+    return {
+        "changed": changed,
+        "same": all(now[name] is PRISTINE[name] for name in methods),
+        "names": sorted(now) == sorted(PRISTINE),
+        "stats": bundler.stats(),
+    }
+
+
+def unknown_torch() -> dict[str, Any]:
+    seen = {}
+    changes = {
+        "collect": classmethod(lambda cls, where: None),
+        "put": classmethod(lambda cls, kernel: None),
+        "_REPLACE_BYTES": b"<HERE>",
+        "read_and_emit": classmethod(lambda cls, other: None),
+    }
+    for name, value in changes.items():
+        heard.clear()
+        setattr(TORCH, name, value)
+        before = dict(TORCH.__dict__)
+        try:
+            enabled = bundler.enable()
+            stats = bundler.stats()
+            seen[name] = {
+                "enabled": enabled,
+                "warnings": list(heard),
+                "untouched": dict(TORCH.__dict__) == before,
+                "reason": stats["reason"],
+                "joined": stats["joined"],
+            }
+        finally:
+            bundler.disable()
+            setattr(TORCH, name, PRISTINE[name])
+    return seen
+
+
+def wrapped_by_another() -> dict[str, Any]:
+    root(filled=True)
+    assert bundler.enable()
+    inner = TORCH.__dict__["collect"]
+    calls = []
+
+    def collect(cls: Any) -> Any:
+        calls.append("another")
+        return inner.__get__(None, TORCH)()
+
+    TORCH.collect = classmethod(collect)
+    another = TORCH.__dict__["collect"]
+    bundler.disable()
+    kept = TORCH.__dict__["collect"] is another
+    artifacts = made()[0].kernel_artifacts
+    TORCH.collect = PRISTINE["collect"]
+    return {"kept": kept, "calls": calls, "kind": type(artifacts).__name__}
+
+
+SCENARIOS: tuple[Callable[[], Any], ...] = (
+    there_and_back,
+    full_profile,
+    read_without_the_hook,
+    broken_blobs,
+    switched_off,
+    torch_switched_off,
+    two_threads,
+    launchers,
+    launchers_of_a_broken_blob,
+    winners,
+    a_failure_of_ours,
+    damaged_kernel,
+    restored_class,
+    unknown_torch,
+    wrapped_by_another,
+)
+
+
+def main() -> None:
+    report: dict[str, Any] = {"keys": KEYS, "inductor": inductor.__name__}
+    os.environ.pop("TRITON_CACHE_DIR", None)
+    for scenario in SCENARIOS:
+        heard.clear()
+        observe._said.clear()
+        counters["inductor"].clear()
+        try:
+            report[scenario.__name__] = {**scenario(), "counters": counted()}
+        except Exception:  # noqa: BLE001  it is reported, and the test of this scenario fails
+            report[scenario.__name__] = {"error": traceback.format_exc()}
+        finally:
+            bundler.disable()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

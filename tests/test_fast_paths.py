@@ -1,0 +1,80 @@
+"""Short cuts that a collect inside a compile takes: each gives what the long way gives."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bundler import relocate
+from bundler.foreign import prefixes
+from bundler.formats import open_bundle, write
+from bundler.model import Index, Profile, RootRecord
+from bundler.relocate import PLACEHOLDERS, Base, make_group, parse_group, restore
+
+KEY = "K" * 52
+NAMES = ["add.cubin", "add.json", 'quo"te.json', "back\\slash.ptx", "é.ttir", "with space.llir", "a_b.c-d"]
+
+
+def _written(directory: str, names: list[str]) -> bytes:
+    return json.dumps({"child_paths": {name: f"{directory}/{name}" for name in names}}).encode()
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1], []], ids=["all", "one", "none"])
+@pytest.mark.parametrize("parent", ["/c", '/tmp/it\'s "here" é\\x', "", "//twice"])
+def test_a_group_file_in_the_usual_spelling_is_read_as_by_the_parser(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], parent: str
+) -> None:
+    data = _written(f"{parent}/{KEY}", names)
+    quick = parse_group(data, KEY)
+    monkeypatch.setattr(relocate, "_usual_group", lambda *_: None)
+    assert parse_group(data, KEY) == quick
+    assert restore(quick.data, quick.relocation, f"{parent}/{KEY}") == data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_made_group_file_has_its_placeholders_where_it_says(name: str) -> None:
+    group = make_group([name, "x.json", name + "2"])
+    mark = PLACEHOLDERS[Base.ENTRY]
+    offsets = [at for at in range(len(group.data)) if group.data.startswith(mark, at)]
+    assert list(group.relocation.offsets) == offsets
+    assert json.loads(group.data)["child_paths"]["x.json"] == f"{mark.decode()}/x.json"
+
+
+@pytest.mark.parametrize("lead", [b'"', b"'", b"\0", b"\1", b"\x8c\x0a", b"\x8c/", b"\x8c\xff"])
+def test_a_foreign_path_is_found_behind_whatever_starts_a_string(lead: bytes) -> None:
+    assert prefixes(b"text " + lead + b"/usr/lib//file.bc\0 more") == ("/usr/lib",)
+    assert prefixes(memoryview(b"\0" * 9 + lead + b"/usr/lib/file.bc\xff" + lead + b"/opt/x/y")) == (
+        "/opt/x",
+        "/usr/lib",
+    )
+
+
+@pytest.mark.parametrize("lead", [b"", b" ", b"x", b"\x8c", b"\x8c\1x", b"=", b"//"])
+def test_a_slash_behind_anything_else_is_no_path(lead: bytes) -> None:
+    assert prefixes(b"text " + lead + b"/usr/lib/file.bc") == ()
+
+
+def test_a_small_bundle_is_written_without_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A full /tmp must not cost a training process its blob.
+    def refused(*given: object, **named: object) -> None:
+        raise AssertionError("a temporary file was made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    out = io.BytesIO()
+    write(out, Index(Profile.FULL, (RootRecord("triton", "triton", ""),), (), (), ()), [], level=1)
+    out.seek(0)
+    assert open_bundle(out).index.roots[0].name == "triton"
+
+
+def test_the_level_of_the_payload_decides_how_hard_the_index_is_compressed(tmp_path: Path) -> None:
+    roots = tuple(RootRecord(f"r{number:03}", "triton", f"/some/where/{number * 7919}") for number in range(40))
+    sizes = {}
+    for level in (1, 3, 19):
+        out = io.BytesIO()
+        write(out, Index(Profile.FULL, roots, (), (), ()), [], level=level)
+        sizes[level] = len(out.getvalue())
+    assert sizes[19] == sizes[3] <= sizes[1]
