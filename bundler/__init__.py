@@ -12,19 +12,34 @@ if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
     from bundler.listing import inspect
+    from bundler.running import export, run
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
-__all__ = ["TritonBundler", "__version__", "diff", "inspect", "pack", "repair", "unpack", "verify", "verify_root"]
+__all__ = [
+    "TritonBundler",
+    "__version__",
+    "diff",
+    "export",
+    "inspect",
+    "pack",
+    "repair",
+    "run",
+    "unpack",
+    "verify",
+    "verify_root",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
     "diff": "bundler.difference",
+    "export": "bundler.running",
     "inspect": "bundler.listing",
     "pack": "bundler.bundle",
     "repair": "bundler.bundle",
+    "run": "bundler.running",
     "unpack": "bundler.bundle",
     "verify": "bundler.verifying",
     "verify_root": "bundler.verifying",

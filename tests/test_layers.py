@@ -22,10 +22,12 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset({"bundle", "difference", "listing", "merging", "triton_bundler", "verifying"}),
+    frozenset({"bundle", "difference", "listing", "merging", "triton_bundler", "verifying"})
+    | frozenset({"running", "saving"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
-    | frozenset({"emit", "stage", "publish", "installed", "staging"}),
+    | frozenset({"emit", "stage", "publish", "installed", "staging"})
+    | frozenset({"child", "places", "watching"}),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_owner"}),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),
