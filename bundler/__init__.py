@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
+    from bundler.integrations.capturing import capture
     from bundler.listing import inspect
     from bundler.running import export, run
     from bundler.triton_bundler import TritonBundler
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TritonBundler",
     "__version__",
+    "capture",
     "diff",
     "export",
     "inspect",
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
+    "capture": "bundler.integrations.capturing",
     "diff": "bundler.difference",
     "export": "bundler.running",
     "inspect": "bundler.listing",
