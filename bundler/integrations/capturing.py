@@ -59,8 +59,8 @@ def capture(
 
     What was compiled in this process before the block is in memory, and is not compiled again in it: capture the first
     use, or call ``torch._dynamo.reset()`` before. Under ``torchrun`` each rank writes a file of its own,
-    ``warm.rank3.tbundle`` for ``warm.tbundle``, to be merged later. With ``TRITON_BUNDLER=0`` the block runs as it would
-    without, and nothing is written.
+    ``warm.rank3.tbundle`` for ``warm.tbundle``, to be merged later. With ``TRITON_BUNDLER=0`` the block runs as it
+    would without, and nothing is written.
 
     Args:
         out: The bundle: replaced whole, or not at all.
