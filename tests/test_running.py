@@ -629,8 +629,8 @@ def test_files_of_ranks_can_be_merged(home: Path, tmp_path: Path, monkeypatch: p
 CAPTURE_WITH_TORCH = """
 import os, sys, torch, bundler
 from torch._dynamo.utils import counters
-torch.compile(lambda x: x * 3)(torch.ones(8))  # the caches are in use, and lie elsewhere
-own = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+from torch._inductor import async_compile, codecache
+own = codecache.cache_dir()
 with bundler.capture(sys.argv[1], require=["fxgraph", "aotautograd", "cpp"]):
     torch.compile(lambda x: x.sin() + 1)(torch.ones(8))
 assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == own
