@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
+    from bundler.exporting import export
     from bundler.integrations.capturing import capture
     from bundler.listing import inspect
-    from bundler.running import export, run
+    from bundler.running import run
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
@@ -38,7 +39,7 @@ _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
     "capture": "bundler.integrations.capturing",
     "diff": "bundler.difference",
-    "export": "bundler.running",
+    "export": "bundler.exporting",
     "inspect": "bundler.listing",
     "pack": "bundler.bundle",
     "repair": "bundler.bundle",

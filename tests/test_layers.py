@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
     frozenset({"bundle", "difference", "listing", "merging", "triton_bundler", "verifying"})
-    | frozenset({"running", "saving"}),
+    | frozenset({"exporting", "outcome", "running", "saving"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "staging"})

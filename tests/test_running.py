@@ -26,8 +26,8 @@ from bundler.errors import (
 )
 from bundler.integrations.capturing import ranked
 from bundler.model import RootRecord, Unit
+from bundler.outcome import RunReport
 from bundler.places import fresh_places, host_places
-from bundler.running import RunReport
 from bundler.testing import trees
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a command is run under our eyes on Linux")
@@ -75,7 +75,7 @@ for word in sys.argv[1:]:
 
 @pytest.fixture(autouse=True)
 def _not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bundler.running.QUIET_SECONDS", 0.0)  # else each save of something new takes a second
+    monkeypatch.setattr("bundler.outcome.QUIET_SECONDS", 0.0)  # else each save of something new takes a second
 
 
 @pytest.fixture
@@ -136,6 +136,19 @@ def test_what_is_restored_is_there_before_the_command_and_what_it_read_is_counte
 def test_a_command_that_reads_nothing_uses_nothing(warm: Path, run: Runs) -> None:
     """As when an engine looks in another directory, and nobody but the report would tell."""
     assert run().used == 0
+
+
+def test_restored_and_unused_is_warned_of_and_so_is_what_went_elsewhere(
+    warm: Path, run: Runs, tmp_path: Path, home: Path
+) -> None:
+    """As when save and load use different directories: the speed-up never comes, and nobody is told."""
+    assert any("none of" in warning for warning in run("kernel=softmax").warnings)
+    astray = ["sh", "-c", f"mkdir -p {home}/.triton/cache && echo x > {home}/.triton/cache/file"]
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    report = bundler.run(astray, warm, root_dir=tmp_path / "roots", environ=environ)
+    assert any(f"1 new or changed entries appeared in {home}/.triton/cache" in warning for warning in report.warnings)
+    exported = bundler.export(astray, tmp_path / "e", environ=environ, quiet_seconds=0)
+    assert exported.status == 6 and any(".triton/cache" in warning for warning in exported.warnings)
 
 
 def test_what_was_compiled_is_named_by_its_kind(warm: Path, run: Runs) -> None:
@@ -372,6 +385,17 @@ def test_a_file_of_another_kind_is_never_replaced(warm: Path, run: Runs) -> None
     report = run("kernel=softmax", save=True)
     assert (report.exit_code, report.status, type(report.error)) == (0, 3, NotABundleError)
     assert warm.read_text().startswith("weights")
+
+
+def test_nothing_is_saved_to_a_pipe_but_one_can_be_restored(warm: Path, run: Runs, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError):
+        run(bundle=tmp_path / "pipe", save=True)
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(warm.read_bytes()))
+    writer.start()
+    report = run("rewrite=*.py", bundle=tmp_path / "pipe")
+    writer.join()
+    assert report.restored == len(identities(warm)) and report.new_entries > 0
 
 
 def test_a_file_of_no_bytes_is_a_place_for_one(run: Runs, tmp_path: Path) -> None:

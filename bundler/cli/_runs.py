@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from bundler.cli._fields import Field
 from bundler.cli._output import Console, counted
 
 if TYPE_CHECKING:
-    from bundler.running import RunReport
+    from bundler.outcome import RunReport
 
 __all__ = ["RUN_FIELDS", "conclude", "program_argument", "stdout_of_child"]
 
@@ -66,9 +67,11 @@ def stdout_of_child(console: Console) -> int | None:
         console.take_stdout()
         return None
     try:
-        return os.dup(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
+        number = sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
+        os.fstat(number)
     except (OSError, ValueError):  # closed: then it goes nowhere
-        return os.open(os.devnull, os.O_WRONLY)
+        return subprocess.DEVNULL
+    return number
 
 
 def conclude(console: Console, report: RunReport) -> int:

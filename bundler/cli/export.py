@@ -42,9 +42,9 @@ def command(
     The command is run as by `triton-bundler run`. Its roots lie in a temporary directory; where TRITON_CACHE_DIR is
     set, it is set to a place in there.
     """
-    from bundler import running
+    from bundler import exporting
 
-    report = running.export(
+    report = exporting.export(
         program,
         output,
         require=[word for words in require for word in words.split(",") if word],

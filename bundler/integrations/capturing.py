@@ -23,9 +23,10 @@ from typing import Any
 
 from bundler.bundle import PackReport
 from bundler.errors import LocalIOError, NothingToPackError, RequirementError, UsageError
+from bundler.exporting import required, seal
 from bundler.kinds import KINDS
+from bundler.outcome import QUIET_SECONDS
 from bundler.places import Places, fresh_places
-from bundler.running import QUIET_SECONDS, required, seal
 from bundler.triton_bundler import SWITCH, is_switched_on
 from bundler.watching import wait_until_quiet
 
