@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
+    from bundler.exporting import export
+    from bundler.integrations.capturing import capture
     from bundler.integrations.inductor import disable, enable, stats
     from bundler.listing import inspect
+    from bundler.running import run
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
 __all__ = [
     "TritonBundler",
     "__version__",
+    "capture",
     "diff",
     "disable",
     "enable",
+    "export",
     "inspect",
     "pack",
     "repair",
+    "run",
     "stats",
     "unpack",
     "verify",
@@ -35,12 +41,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
+    "capture": "bundler.integrations.capturing",
     "diff": "bundler.difference",
     "disable": "bundler.integrations.inductor",
     "enable": "bundler.integrations.inductor",
+    "export": "bundler.exporting",
     "inspect": "bundler.listing",
     "pack": "bundler.bundle",
     "repair": "bundler.bundle",
+    "run": "bundler.running",
     "stats": "bundler.integrations.inductor",
     "unpack": "bundler.bundle",
     "verify": "bundler.verifying",

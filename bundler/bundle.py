@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -20,6 +20,7 @@ from bundler.errors import (
     IncompatibleTargetError,
     LocalIOError,
     NothingToPackError,
+    RequirementError,
     SkippedError,
     UsageError,
 )
@@ -78,6 +79,8 @@ def pack(
     strict: bool = False,
     winners_only: bool = False,
     exclude: Sequence[str] = (),
+    only: Collection[tuple[str, str]] | None = None,
+    require: Collection[Unit] = (),
     facts: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> PackReport:
@@ -91,6 +94,8 @@ def pack(
         strict: Refuse when anything is skipped.
         winners_only: Leave out kernels that autotuning did not choose.
         exclude: Glob patterns on ``path`` or ``name/path``.
+        only: Identities, (root name, path inside the root), of the entries to take; all of them by default.
+        require: Units of which there must be an entry.
         facts: More facts about this host or run, JSON values without floats.
         progress: Told the bytes of contents as they are written.
 
@@ -98,6 +103,7 @@ def pack(
         UsageError: A root or an option is wrong.
         LocalIOError: A root cannot be read, or ``out`` cannot be written.
         NothingToPackError: No entry in any root.
+        RequirementError: No entry of a unit of ``require``.
         SkippedError: Something was skipped, and ``strict``.
         FormatError, DigestMismatchError: A ``mega=FILE`` root is damaged.
     """
@@ -107,11 +113,12 @@ def pack(
     found = resolve(roots)
     if not found:
         raise UsageError("no root given: name at least one, as PATH, KIND=PATH or NAME:KIND=PATH")
-    options = Options(profile=Profile(profile), exclude=tuple(exclude))
+    chosen = None if only is None else frozenset(only)
+    options = Options(profile=Profile(profile), exclude=tuple(exclude), only=chosen)
     changed: set[tuple[str, str]] = set()
     while True:
         collected = _collect(found, options, winners_only=winners_only)
-        _require_entries(found, collected, strict=strict)
+        _require_entries(found, collected, require, strict=strict)
         try:
             with output(out) as (file, name):
                 written = write_collected(
@@ -154,12 +161,16 @@ def _collect(roots: Sequence[Root], options: Options, *, winners_only: bool) -> 
     return collected
 
 
-def _require_entries(roots: Sequence[Root], collected: Collected, *, strict: bool) -> None:
+def _require_entries(roots: Sequence[Root], collected: Collected, require: Collection[Unit], *, strict: bool) -> None:
+    there = {draft.unit for draft in collected.drafts}
     if not collected.drafts:
         reason = (
             f"no entry is whole ({len(collected.skipped)} skipped)" if collected.skipped else "no cache entry is there"
         )
         raise NothingToPackError(", ".join(root.path for root in roots), reason)
+    if not there.issuperset(require):
+        missing = sorted(unit.value for unit in set(require) - there)
+        raise RequirementError(", ".join(root.path for root in roots), ", ".join(missing))
     if strict and collected.skipped:
         first = collected.skipped[0]
         raise SkippedError(first.path, first.reason, len(collected.skipped))

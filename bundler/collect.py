@@ -56,17 +56,24 @@ class ChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to take. ``exclude`` are glob patterns on ``path`` or ``name/path``; ``keep_bytes`` is memory, in bytes.
+    """What to take.
 
-    With ``launch_only`` the IR of kernels is not read: it must be there and not empty, and what it says (``module``) is
-    not known. For the runtime profile, inside a training process.
+    Attributes:
+        profile: What of each kernel.
+        launch_only: Do not read the IR of kernels: it must be there and not empty, and what it says (``module``) is not
+            known. For the runtime profile, inside a training process.
+        exclude: Glob patterns on ``path`` or ``name/path``.
+        only: Identities; nothing else is then read.
+        keep_bytes: Memory for what was read, in bytes.
+        banned: Identities that changed under our hands twice.
     """
 
     profile: Profile = Profile.FULL
     launch_only: bool = False
     exclude: tuple[str, ...] = ()
+    only: frozenset[tuple[str, str]] | None = None
     keep_bytes: int = 64 << 20
-    banned: frozenset[tuple[str, str]] = frozenset()  # identities that changed under our hands twice
+    banned: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -197,11 +204,16 @@ class _Collector:
                 kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
                 self._skip(below, f"{kind}: a bundle holds regular files only")
         if path and any(check.is_group(name) for name in files):
-            self._kernel(path, files)
+            if self._is_wanted(path):
+                self._kernel(path, files)
         else:
-            for name in files:
-                self._single(f"{path}/{name}" if path else name)
+            for single in (f"{path}/{name}" if path else name for name in files):
+                if self._is_wanted(single):
+                    self._single(single)
         return directories[::-1]
+
+    def _is_wanted(self, path: str) -> bool:
+        return self._options.only is None or (self._root.name, path) in self._options.only
 
     def _is_excluded(self, path: str) -> bool:
         forms = (path, f"{self._root.name}/{path}")

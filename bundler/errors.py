@@ -26,6 +26,7 @@ __all__ = [
     "ObjectExistsError",
     "ObjectNotFoundError",
     "RelocationError",
+    "RequirementError",
     "SkippedError",
     "StoreError",
     "TruncatedError",
@@ -224,6 +225,16 @@ class NothingToPackError(IncompleteEntryError):
 
     def __str__(self) -> str:
         return f"nothing to pack in {self.entry}: {self.missing}; name the directory that the compile wrote to"
+
+
+class RequirementError(IncompleteEntryError):
+    """A run left nothing of a kind that was required. ``entry`` names the roots, ``missing`` the kinds."""
+
+    def __str__(self) -> str:
+        return (
+            f"required, and not in {self.entry}: {self.missing}; nothing was written: a cache was bypassed or switched "
+            "off, or what compiles was not run (TORCH_LOGS=+torch._inductor.codecache says why)"
+        )
 
 
 class RelocationError(BundlerError):

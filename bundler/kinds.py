@@ -40,6 +40,8 @@ class RootKind:
         excluded: Regular expressions on the path inside the root, beside those shared by all kinds.
         literals: Regular expressions on the path inside the root of files that are Python literals and hold paths.
         devices: Directory whose children are numbered by device; "" when there is none.
+        pointer: (environment variable, path of the root below what it names) by which a run is pointed at a fresh root,
+            where ``variable`` would change more than the place; None where ``variable`` serves.
     """
 
     name: str
@@ -49,6 +51,7 @@ class RootKind:
     excluded: tuple[str, ...] = ()
     literals: tuple[str, ...] = ()
     devices: str = ""
+    pointer: tuple[str, str] | None = None
 
 
 _VLLM_LITERALS = (r"(?:.*/)?vllm_compile_cache\.py",)
@@ -78,6 +81,8 @@ KINDS: Mapping[str, RootKind] = {
             variable="TRITON_CACHE_DIR",
             places=(("TRITON_CACHE_DIR", ""), ("TRITON_HOME", ".triton/cache"), (_HOME, ".triton/cache")),
             marks=(r"[A-Z2-7]{52}", r"[^/]+/__grp__.*\.json"),
+            # With TRITON_CACHE_DIR set, Inductor puts its kernels there too, without a directory for each device.
+            pointer=("TRITON_HOME", ".triton/cache"),
         ),
         RootKind(name="generic", variable=None, literals=_VLLM_LITERALS),
     )

@@ -61,7 +61,8 @@ def section(name: str, command: Command) -> str:
     """What is said of one command."""
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     options = [each for each in command.params if isinstance(each, click.Option)]
-    usage = " ".join([cli.PROGRAM, name, *(str(argument.metavar) for argument in arguments), "[OPTION]..."])
+    words = [*(str(argument.metavar) for argument in arguments), "[OPTION]..."]
+    usage = " ".join([cli.PROGRAM, name, *sorted(words, key=lambda word: word.startswith("--"))])
     lines = [f"## {name}", "", f"    {usage}", "", text(command), "", "| option | does |", "| --- | --- |"]
     lines += [f"| {spelled(option)} | {cell(option.help or '')} |" for option in options]
     lines += ["", "| JSON field | type | holds |", "| --- | --- | --- |"]

@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ObjectExistsError": ("s3://bucket", "main-1"),
     "ObjectNotFoundError": ("s3://bucket", "main-1"),
     "RelocationError": ("triton/KEY/__grp__add.json", "the members lie apart", 4242),
+    "RequirementError": ("inductor, triton", "fxgraph, triton"),
     "SkippedError": ("triton/KEY", "add.cubin is empty", 4242),
     "StoreError": ("s3://bucket", "main-1", "timed out"),
     "TruncatedError": (4242, 512, 17, "the index", "a.tbundle"),

@@ -22,10 +22,32 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset({"bundle", "difference", "keys", "listing", "merging", "triton_bundler", "verifying"}),
+    frozenset(
+        {"bundle", "difference", "keys", "listing", "merging", "running", "saving", "triton_bundler", "verifying"}
+    ),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
-    frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
-    | frozenset({"emit", "stage", "publish", "installed", "ready", "staging"}),
+    frozenset(
+        {
+            "child",
+            "collect",
+            "emit",
+            "exporting",
+            "host",
+            "installed",
+            "mega",
+            "outcome",
+            "payload",
+            "places",
+            "publish",
+            "ready",
+            "roots",
+            "stage",
+            "staging",
+            "stores",
+            "watching",
+            "winners",
+        }
+    ),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_owner"}),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),

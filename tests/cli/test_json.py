@@ -27,6 +27,8 @@ PROMISED = {
     "diff": "added removed changed equivalent",
     "repair": "restored unchanged equivalent repaired kept conflicts damaged skipped files_written bytes_written "
     "seconds env remaining",
+    "run": "exit_code restored used compiled new_entries bundle content_digest seconds_saved processes",
+    "export": "exit_code restored used compiled new_entries bundle content_digest seconds_saved processes",
     "demo": "ok seconds_saved",
 }
 PROMISED_ROWS = {
@@ -37,6 +39,8 @@ PROMISED_ROWS = {
     ("unpack", "env"): {str: str},
     ("verify", "problems"): [{"code": str, "entry": str, "file": str, "detail": str}],
     ("repair", "remaining"): [{"code": str, "entry": str, "file": str, "detail": str}],
+    ("run", "compiled"): [{"kind": str, "name": str}],
+    ("export", "compiled"): [{"kind": str, "name": str}],
     ("diff", "changed"): [{"entry": str, "files": [str]}],
     ("diff", "equivalent"): [{"entry": str, "files": [str]}],
     ("inspect", "targets"): [str],
