@@ -81,7 +81,8 @@ def open_store(url: str | os.PathLike[str], *, retry: Retry | None = None) -> St
         parts = urlsplit(text)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         text = urlunsplit(parts._replace(query="", fragment=""))
-        retry = retry or _retry(options.pop("deadline", None))
+        asked = _retry(options.pop("deadline", None))
+        retry = retry or asked
     module, name = _HOMES[scheme]
     opener: Callable[[str, dict[str, str], Retry | None], Store] = getattr(import_module(module), name)
     return opener(text, options, retry)

@@ -332,9 +332,13 @@ class Store(ABC):
     def _delete(self, key: str) -> None:
         """Remove an object; FileNotFoundError or nothing when there is none."""
 
-    def _proves(self, version: Version, body: Body) -> bool:
-        """Whether the version itself, a checksum that the store made, shows that it holds the bytes of ``body``."""
-        return False
+    def _proves(self, version: Version, body: Body) -> bool | None:
+        """Whether the version is a checksum of ``body`` that the store made; None when it is none that we know.
+
+        True ends the proof, None has both ends of the object read back, False all of it: it may be a checksum of
+        another kind.
+        """
+        return None
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -419,9 +423,10 @@ class _Put:
             return version  # somebody replaced it since; the promise was kept
         if info.size != self._body.size:
             reason = f"the store holds {info.size} bytes, {self._body.size} were sent"
-        elif store._proves(info.version, self._body) or self._same(info):
-            return info.version
         else:
+            proof = store._proves(info.version, self._body)
+            if proof or self._same(info, whole=proof is False, replaced=True):
+                return info.version
             reason = "the store holds other bytes than were sent"
         if self._mode != "overwrite":
             self._mode = info.version  # what is there now is our own, damaged: that is what to replace
@@ -433,11 +438,11 @@ class _Put:
             info = self._store._head(self._key)
         except FileNotFoundError:
             return None
-        same = info.size == self._body.size and self._same(info, whole=True)
+        same = info.size == self._body.size and self._same(info, whole=True, replaced=False)
         return info.version if same else None
 
-    def _same(self, info: ObjectInfo, *, whole: bool = False) -> bool:
-        """Read back from both ends, or all, and compare."""
+    def _same(self, info: ObjectInfo, *, whole: bool, replaced: bool) -> bool:
+        """Read back from both ends, or all, and compare; ``replaced`` is the answer when it is another version now."""
         size = info.size
         if whole or size <= 2 * READ_BACK_SIZE:
             ranges = [(at, min(CHUNK_SIZE, size - at)) for at in range(0, size, CHUNK_SIZE)]
@@ -446,7 +451,7 @@ class _Put:
         for start, length in ranges:
             data, now = self._store._whole_range(self._key, start, length)
             if now.version != info.version:
-                return not whole  # replaced since: no longer ours to judge
+                return replaced
             if data != self._body.read(start, length):
                 return False
         return True
