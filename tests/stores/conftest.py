@@ -15,7 +15,7 @@ import pytest
 
 import bundler
 from bundler.testing.proxy import Proxy
-from bundler.testing.trees import synthetic_inductor_root
+from bundler.testing.trees import synthetic_inductor_root, synthetic_kernel
 
 _NAMES = itertools.count()
 
@@ -141,4 +141,13 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bundle")
     synthetic_inductor_root(place / "root")
     bundler.pack([f"inductor={place / 'root'}"], place / "it.tbundle")
+    return place / "it.tbundle"
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a few KiB: one kernel as a launch reads it."""
+    place = tmp_path_factory.mktemp("tiny")
+    synthetic_kernel(place / "root", "tiny")
+    bundler.pack([f"triton={place / 'root'}"], place / "it.tbundle", profile="runtime")
     return place / "it.tbundle"
