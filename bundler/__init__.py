@@ -11,11 +11,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
     from bundler.difference import diff
+    from bundler.keys import make_key
     from bundler.listing import inspect
+    from bundler.merging import merge
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
-__all__ = ["TritonBundler", "__version__", "diff", "inspect", "pack", "repair", "unpack", "verify", "verify_root"]
+__all__ = [
+    "TritonBundler",
+    "__version__",
+    "diff",
+    "inspect",
+    "make_key",
+    "merge",
+    "pack",
+    "repair",
+    "unpack",
+    "verify",
+    "verify_root",
+]
 
 __version__ = "0.1.0"
 
@@ -23,6 +37,8 @@ _HOMES = {
     "TritonBundler": "bundler.triton_bundler",
     "diff": "bundler.difference",
     "inspect": "bundler.listing",
+    "make_key": "bundler.keys",
+    "merge": "bundler.merging",
     "pack": "bundler.bundle",
     "repair": "bundler.bundle",
     "unpack": "bundler.bundle",

@@ -179,7 +179,7 @@ def output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, s
         else:
             with _atomic.replacing(path) as file:
                 yield file, name
-    except LocalIOError:
+    except BundlerError:  # some are OSErrors too, and say more than this would
         raise
     except OSError as error:
         raise LocalIOError.from_os_error(error, "write the bundle", name) from error
@@ -397,11 +397,9 @@ def opened(blob: Blob) -> Iterator[Reader]:
         with open(path, "rb", buffering=0) as raw:
             seekable = raw.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             yield open_bundle(io.BufferedReader(raw, 1 << 20), name=path, seekable=seekable)
-    except LocalIOError:
+    except BundlerError:
         raise
     except OSError as error:
-        if isinstance(error, BundlerError):
-            raise
         raise LocalIOError.from_os_error(error, "read the bundle", path) from error
 
 

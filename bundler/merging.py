@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, BinaryIO
@@ -28,6 +28,10 @@ from bundler.model import Content, Entry, Index, Profile, Skipped, Unit
 from bundler.roots import Root
 
 __all__ = ["MergeConflict", "MergeReport", "OnMergeConflict", "drafts_of", "merge"]
+
+
+REFUSED = "refused"
+"""Action on a conflict that nobody chose an action for."""
 
 
 class OnMergeConflict(str, Enum):
@@ -161,11 +165,11 @@ def _choose(readers: Sequence[Reader], policy: OnMergeConflict | None) -> tuple[
         kept = builds[0]
         if len(builds) > 1:
             names = tuple(candidate.reader.name for candidate in sorted(builds, key=lambda build: build.order))
-            if policy is None:
-                raise ConflictError(str(kept.entry), names)
-            kept = _pick(builds, policy)
-            conflicts.append(MergeConflict(str(kept.entry), names, policy.value))
+            kept = _pick(builds, policy or OnMergeConflict.FIRST)
+            conflicts.append(MergeConflict(str(kept.entry), names, policy.value if policy else REFUSED))
         chosen.append(kept)
+    if conflicts and policy is None:
+        raise ConflictError(conflicts[0].entry, conflicts[0].sources, tuple(asdict(each) for each in conflicts))
     return chosen, conflicts
 
 

@@ -27,7 +27,7 @@ __all__ = ["COMMANDS", "DEBUG", "PROGRAM", "entry_point", "main", "program"]
 
 PROGRAM = "triton-bundler"
 
-COMMANDS = ("pack", "unpack", "verify", "inspect", "diff", "repair", "demo")
+COMMANDS = ("pack", "unpack", "verify", "inspect", "diff", "merge", "repair", "key", "demo")
 """Names of the commands, in the order of the help; each is a module of this package."""
 
 DEBUG = "TRITON_BUNDLER_DEBUG"
