@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
+    from bundler.caching import restore, save
     from bundler.difference import diff
     from bundler.keys import make_key
     from bundler.listing import inspect
     from bundler.merging import merge
+    from bundler.remote import pull, push
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
 
@@ -25,7 +27,11 @@ __all__ = [
     "make_key",
     "merge",
     "pack",
+    "pull",
+    "push",
     "repair",
+    "restore",
+    "save",
     "unpack",
     "verify",
     "verify_root",
@@ -40,7 +46,11 @@ _HOMES = {
     "make_key": "bundler.keys",
     "merge": "bundler.merging",
     "pack": "bundler.bundle",
+    "pull": "bundler.remote",
+    "push": "bundler.remote",
     "repair": "bundler.bundle",
+    "restore": "bundler.caching",
+    "save": "bundler.caching",
     "unpack": "bundler.bundle",
     "verify": "bundler.verifying",
     "verify_root": "bundler.verifying",

@@ -300,12 +300,14 @@ class Selection:
         targets: GPUs to restore for; None asks the host.
         devices: (device in the bundle, device here) for roots with a directory per device.
         force: Restore whatever the target, and host binaries that cannot run here.
+        roots: Names of the roots to restore; None for all.
     """
 
     only: tuple[str, ...] = ()
     targets: tuple[Target, ...] | None = None
     devices: tuple[tuple[int, int], ...] = ()
     force: bool = False
+    roots: tuple[str, ...] | None = None
 
 
 def unpack(
@@ -394,9 +396,9 @@ def opened(blob: Blob) -> Iterator[Reader]:
         return
     path = os.fspath(blob)
     try:
-        with open(path, "rb", buffering=0) as raw:
-            seekable = raw.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
-            yield open_bundle(io.BufferedReader(raw, 1 << 20), name=path, seekable=seekable)
+        with open(path, "rb", buffering=1 << 20) as file:
+            seekable = file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            yield open_bundle(file, name=path, seekable=seekable)
     except BundlerError:
         raise
     except OSError as error:
@@ -410,7 +412,8 @@ def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[Skip
         UsageError: ``only`` matches nothing.
         IncompatibleTargetError: There are targets, and none fits.
     """
-    entries = [entry for entry in reader.index.entries if matches(entry, selection.only)]
+    wanted = {root.name for root in reader.index.roots} if selection.roots is None else set(selection.roots)
+    entries = [e for e in reader.index.entries if e.root in wanted and matches(e, selection.only)]
     if selection.only and not entries:
         raise UsageError(f"--only {' '.join(selection.only)} matches none of {len(reader.index.entries)} entries")
     entries, skipped = _fitting(reader.index, entries, selection)

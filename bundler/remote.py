@@ -39,6 +39,7 @@ from bundler.roots import Root
 from bundler.stores import Mode, ObjectInfo, RemoteFile, ReplacedError, Store, Version, open_store
 
 __all__ = [
+    "ForeignObjectError",
     "GcReport",
     "PullReport",
     "PushReport",
@@ -60,6 +61,10 @@ ATTEMPTS = 3
 
 _CHUNK_SIZE = 8 << 20  # bytes of one request
 _DAY = 86400.0  # seconds
+
+
+class ForeignObjectError(StoreError):
+    """The object under a key is no bundle; it is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ def _read_again(store: Store, key: str, attempt: Callable[[], T]) -> T:
                 continue
             if isinstance(error, NotABundleError):
                 reason = f"the object under this key is no bundle ({error.what}); it was left alone"
-                raise StoreError(store.url, key, reason) from error
+                raise ForeignObjectError(store.url, key, reason) from error
             raise
     raise AssertionError("unreachable")
 

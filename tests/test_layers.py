@@ -22,7 +22,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset({"bundle", "difference", "keys", "listing", "merging", "remote", "triton_bundler", "verifying"}),
+    frozenset(
+        {"bundle", "caching", "difference", "keys", "listing", "merging", "remote", "triton_bundler", "verifying"}
+    ),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "staging"}),

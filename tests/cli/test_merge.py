@@ -51,9 +51,7 @@ def test_a_conflict_without_a_choice_is_9_and_writes_nothing(
 
 
 @pytest.mark.parametrize("policy", ["first", "last", "lowest"])
-def test_a_choice_keeps_one_build_whole(
-    cli: Any, conform: Any, parts: list[Path], tmp_path: Path, policy: str
-) -> None:
+def test_a_choice_keeps_one_build_whole(cli: Any, conform: Any, parts: list[Path], tmp_path: Path, policy: str) -> None:
     """The loss: launches with the binary of one rank and the shared-memory size of another."""
     out = tmp_path / "all.tbundle"
     run = cli("merge", *parts, "-o", out, "--on-conflict", policy, "--json")

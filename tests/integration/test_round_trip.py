@@ -31,7 +31,7 @@ def test_every_triton_kernel_is_a_hit_after_a_restore_elsewhere(
     bundle = tmp_path / "kernels.tbundle"
     packed = bundler.pack([f"triton={triton_tree}"], bundle)
     assert packed.skipped == () and packed.entries >= 6
-    elsewhere = tmp_path / "else where" / "it's \"here\" é"
+    elsewhere = tmp_path / "else where" / 'it\'s "here" é'
     restored = bundler.unpack(bundle, [f"triton={elsewhere}"])
     assert (restored.restored, restored.files_written) == (packed.entries, packed.files)
     report = triton_compile(elsewhere)
@@ -130,7 +130,8 @@ _LIMIT = 400 << 20  # bytes resident
 def test_two_gigabytes_are_packed_and_restored_in_400_megabytes(tmp_path: Path) -> None:
     """The loss: a job that is killed for memory by the tool that should have saved it time."""
     root = tmp_path / "root"
-    program = """
+    program = (
+        """
 import json, os, resource, sys
 import bundler
 root, bundle, into = sys.argv[1:]
@@ -152,7 +153,9 @@ from bundler.emit import EmitOptions
 restored = bundler.unpack(bundle, into=into, options=EmitOptions(sync=False))
 after_all = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps([packed.entries, restored.restored, packed.bytes_in, after_pack << 10, after_all << 10]))
-""" % _SIZE
+"""
+        % _SIZE
+    )
     arguments = [str(root), str(tmp_path / "big.tbundle"), str(tmp_path / "into")]
     result = subprocess.run(
         [sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True, env={**os.environ}
