@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "staging"}),
-    frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_owner"}),
+    frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),
 )

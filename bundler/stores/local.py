@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from bundler import _atomic, _owner
+from bundler._opening import open_unseen
 from bundler.errors import StoreError
 from bundler.kinds import STAGING_PREFIX
 from bundler.stores._base import Body, Mode, ObjectInfo, PreconditionError, Store, Version
@@ -215,7 +216,7 @@ class LocalStore(Store):
     def _opened(self, key: str) -> Iterator[tuple[int, os.stat_result]]:
         with self._directory(key) as (directory, name):
             self._status(key, name, directory)
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW, dir_fd=directory)
+            fd = open_unseen(name, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW, directory)
             try:
                 yield fd, os.fstat(fd)
             finally:

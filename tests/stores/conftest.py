@@ -1,12 +1,9 @@
-"""Real servers on loopback: moto's S3, and a web server that knows ranges; and the proxy that breaks connections."""
+"""Real servers on loopback: a web server that knows ranges, and the proxy that breaks connections to moto's S3."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
-import logging
 import threading
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,42 +13,6 @@ import pytest
 import bundler
 from bundler.testing.proxy import Proxy
 from bundler.testing.trees import synthetic_inductor_root, synthetic_kernel
-
-_NAMES = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The address of an S3 server that holds its objects in memory."""
-    server_module = pytest.importorskip("moto.server", reason="moto[server,s3] is not installed")
-    pytest.importorskip("obstore", reason="obstore is not installed")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a new bucket; credentials are in the environment, as users have them."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    name = f"bucket-{next(_NAMES)}"
-    with urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")):
-        return name
-
-
-@pytest.fixture
-def s3_url(s3_server: str, bucket: str) -> str:
-    """The URL of a store in a new bucket."""
-    return f"s3://{bucket}/some/prefix?endpoint={s3_server}&deadline=5"
 
 
 @pytest.fixture
