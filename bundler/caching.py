@@ -15,8 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import RootLike, Selection, UnpackReport, opened, output, pack, unpack, write_collected
-from bundler.collect import Collected
+from bundler.bundle import RootLike, Selection, UnpackReport, opened, pack, unpack
 from bundler.emit import EmitOptions
 from bundler.errors import (
     BundlerError,
@@ -35,19 +34,11 @@ from bundler.errors import (
 )
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
-from bundler.merging import (
-    LAST_USED,
-    alike,
-    drafts_of,
-    require_mergeable,
-    united_facts,
-    united_roots,
-    united_skipped,
-)
 from bundler.model import Entry, Profile, Skipped
-from bundler.remote import ForeignObjectError, pull
+from bundler.remote import ForeignObjectError, opened_store, pull
 from bundler.roots import Root, environment, match_roots, present_roots, resolve
-from bundler.stores import Mode, Store, check_key, open_store
+from bundler.stores import Mode, Store, check_key
+from bundler.union import Dropped, Kept, Union
 
 __all__ = ["Dropped", "Kept", "RestoreReport", "SaveReport", "restore", "save"]
 
@@ -87,23 +78,6 @@ class RestoreReport:
     warnings: tuple[str, ...]
     seconds: float
     unpacked: UnpackReport
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An entry of this host that differs from the stored one, which was kept (``action``: ``kept``)."""
-
-    entry: str
-    action: str = "kept"
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """An entry that was left out for its age: bytes of its files, and when it was last used (seconds; 0: unknown)."""
-
-    entry: str
-    size: int
-    last_used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +134,6 @@ def _workplace() -> Iterator[str]:
         yield path
 
 
-def _opened_store(store: Store | str) -> Store:
-    return store if isinstance(store, Store) else open_store(store)
-
-
 # -- restore -----------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +167,7 @@ def restore(
         EntryExistsError, LocalIOError: See ``unpack``.
     """
     started = time.monotonic()
-    source = _opened_store(store)
+    source = opened_store(store)
     check_key(source.url, key)
     if not all(restore_keys):
         raise UsageError("a prefix to fall back on is empty, which would take any bundle at all: leave it out")
@@ -355,7 +325,7 @@ def save(
         LocalIOError: A root cannot be read, or there is no room for temporary files.
     """
     started = time.monotonic()
-    target = _opened_store(store)
+    target = opened_store(store)
     check_key(target.url, key)
     if max_size is not None and max_size < 0:
         raise UsageError(f"a maximal size of {max_size} bytes is negative")
@@ -432,23 +402,6 @@ class _Stored:
     damage: str = ""
 
 
-@dataclass(slots=True)
-class _Union:
-    """What is to be stored: entries by identity, each with the bundle that it is read from."""
-
-    readers: list[Reader]
-    entries: dict[tuple[str, str], tuple[Reader, Entry]] = field(default_factory=dict)
-    added: set[tuple[str, str]] = field(default_factory=set)
-    upgraded: set[tuple[str, str]] = field(default_factory=set)
-    conflicts: list[Kept] = field(default_factory=list)
-    used: dict[tuple[str, str], int] = field(default_factory=dict)
-    dropped: list[Dropped] = field(default_factory=list)
-
-    def size(self, identity: tuple[str, str]) -> int:
-        reader, entry = self.entries[identity]
-        return sum(reader.index.contents[artifact.content].size for artifact in entry.artifacts)
-
-
 class _Save:
     """One save, over its attempts."""
 
@@ -487,24 +440,18 @@ class _Save:
         with ExitStack() as stack:
             before = stack.enter_context(opened(stored.path)) if stored.path else None
             mine = None if self._local.empty else stack.enter_context(opened(self._local.path))
-            readers = [reader for reader in (before, mine) if reader is not None]
             report = self._report(stored, before)
-            if not readers:
+            if before is None and mine is None:
                 return report
-            require_mergeable(readers)
-            union = _unite(before, mine, self._local, self._max_size is not None)
+            union = Union(before, mine, self._local.last_used if self._max_size is not None else None)
             report = replace(report, conflicts=tuple(union.conflicts))
             fits = self._max_size is None or (before is not None and before.bundle_size <= self._max_size)
-            if before is not None and fits and not union.added and not union.upgraded:
+            if before is not None and fits and not union.is_new:
                 return report
-            path, digest = self._write(union)
+            path = os.path.join(self._place, "union.tbundle")
+            digest = union.write(path, level=self._level, max_size=self._max_size)
             size = os.path.getsize(path)
-            report = replace(
-                report,
-                added=len(union.added & union.entries.keys()),
-                upgraded=len(union.upgraded & union.entries.keys()),
-                dropped=tuple(union.dropped),
-            )
+            report = replace(report, added=len(union.added), upgraded=len(union.upgraded), dropped=tuple(union.dropped))
             if before is not None and digest == str(before.content_digest):
                 return report
             report = replace(report, would_upload=True, replaced_damaged=bool(stored.damage))
@@ -559,103 +506,3 @@ class _Save:
             attempts=1,
             seconds=0.0,
         )
-
-    # -- the union as a file -------------------------------------------------------------------------------------------
-
-    def _write(self, union: _Union) -> tuple[str, str]:
-        """Write the union, without as many of its least recently used entries as it takes to fit."""
-        path = os.path.join(self._place, "union.tbundle")
-        digest = self._write_once(union, path)
-        if self._max_size is None:
-            return path, digest
-        order = sorted(union.entries, key=lambda identity: (union.used.get(identity, 0), identity))
-        while (size := os.path.getsize(path)) > self._max_size:
-            left = sum(map(union.size, order))
-            # As many bytes of files as make up for what is too much, at the mean ratio of compression.
-            excess = left * (size - self._max_size) / size
-            while order and excess > 0:
-                identity = order.pop(0)
-                excess -= max(1, union.size(identity))
-                entry = union.entries[identity][1]
-                union.dropped.append(Dropped(str(entry), union.size(identity), union.used.get(identity, 0)))
-                del union.entries[identity]
-            if not order:
-                raise UsageError(
-                    f"no entry fits into {self._max_size} bytes (all of them take {size}): allow more, or save without "
-                    "a maximal size; nothing was uploaded"
-                )
-            digest = self._write_once(union, path)
-        return path, digest
-
-    def _write_once(self, union: _Union, path: str) -> str:
-        drafts = []
-        for reader in union.readers:
-            drafts += drafts_of(reader, [entry for source, entry in union.entries.values() if source is reader])
-        collected = Collected(
-            drafts=sorted(drafts, key=lambda draft: (draft.root, draft.path)), skipped=united_skipped(union.readers)
-        )
-        facts = united_facts([reader.index.facts for reader in union.readers])
-        facts.pop(LAST_USED, None)
-        used = {
-            str(union.entries[identity][1]): union.used[identity]
-            for identity in sorted(union.entries)
-            if union.used.get(identity)
-        }
-        runtime = all(reader.index.profile is Profile.RUNTIME for reader in union.readers)
-        names = {draft.root for draft in drafts}
-        with output(path) as (file, _):
-            written = write_collected(
-                file,
-                [root for root in united_roots(union.readers) if root.name in names],
-                collected,
-                profile=Profile.RUNTIME if runtime else Profile.FULL,
-                level=self._level,
-                facts={**facts, **({LAST_USED: used} if used else {})},
-                spool_directory=self._place,
-            )
-        return str(written.content_digest)
-
-
-def _unite(before: Reader | None, mine: Reader | None, local: _Local, timed: bool) -> _Union:
-    """Take all that is stored, and what is new; where both have an entry, the stored one unless ours has more files."""
-    union = _Union([reader for reader in (before, mine) if reader is not None])
-    recorded = _recorded(before)
-    if before is not None:
-        for entry in before.index.entries:
-            union.entries[entry.identity] = (before, entry)
-            union.used[entry.identity] = recorded.get(str(entry), 0)
-    if mine is not None:
-        for entry in mine.index.entries:
-            _add(union, mine, entry)
-            if timed:
-                known = None if entry.identity in union.added else recorded.get(str(entry), 0)
-                union.used[entry.identity] = local.last_used(entry, known)
-    return union
-
-
-def _add(union: _Union, mine: Reader, entry: Entry) -> None:
-    there = union.entries.get(entry.identity)
-    if there is None:
-        union.added.add(entry.identity)
-        union.entries[entry.identity] = (mine, entry)
-    elif _identical(*there, mine, entry):
-        return
-    elif not alike(*there, mine, entry):
-        union.conflicts.append(Kept(str(entry)))
-    elif len(entry.artifacts) > len(there[1].artifacts):
-        union.upgraded.add(entry.identity)
-        union.entries[entry.identity] = (mine, entry)
-
-
-def _identical(first: Reader, entry: Entry, second: Reader, other: Entry) -> bool:
-    forms = [
-        [(a.name, reader.index.contents[a.content].digest, a.relocation) for a in each.artifacts]
-        for reader, each in ((first, entry), (second, other))
-    ]
-    return forms[0] == forms[1] and (entry.unit, entry.target) == (other.unit, other.target)
-
-
-def _recorded(before: Reader | None) -> dict[str, int]:
-    facts = before.index.facts.get(LAST_USED) if before else None
-    rows = facts.items() if isinstance(facts, dict) else ()
-    return {str(name): seconds for name, seconds in rows if isinstance(seconds, int)}

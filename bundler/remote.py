@@ -1,4 +1,4 @@
-"""The verbs for bundles in stores: ``push``, ``pull``, ``ls``, ``rm``, ``gc``, and ``inspect`` of a URL.
+"""The verbs that move bundles to and from stores: ``push``, ``pull``, and ``inspect`` of a URL.
 
 What moves: to inspect, the header and the index; to pull, the frames that hold what is wanted. Every frame is compared
 with its digest as it comes, and read again when it differs; nothing is visible here before all of it was compared.
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, TypeVar, cast
 
 from bundler.bundle import Blob, Selection, opened, output, select, write_collected
@@ -36,22 +35,17 @@ from bundler.listing import inspect
 from bundler.merging import drafts_of
 from bundler.model import Entry, Frame
 from bundler.roots import Root
-from bundler.stores import Mode, ObjectInfo, RemoteFile, ReplacedError, Store, Version, open_store
+from bundler.stores import Mode, RemoteFile, ReplacedError, Store, Version, open_store
 
 __all__ = [
     "ForeignObjectError",
-    "GcReport",
     "PullReport",
     "PushReport",
-    "Removal",
-    "RmReport",
-    "gc",
     "inspect_remote",
-    "ls",
     "open_remote",
+    "opened_store",
     "pull",
     "push",
-    "rm",
 ]
 
 T = TypeVar("T")
@@ -60,7 +54,6 @@ ATTEMPTS = 3
 """How often bytes are read that do not fit their digest, before they are taken to be stored that way."""
 
 _CHUNK_SIZE = 8 << 20  # bytes of one request
-_DAY = 86400.0  # seconds
 
 
 class ForeignObjectError(StoreError):
@@ -95,43 +88,11 @@ class PullReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RmReport:
-    """Keys by what happened to them; ``foreign`` are no bundles and were left alone."""
-
-    store: str
-    removed: tuple[str, ...]
-    missing: tuple[str, ...]
-    foreign: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A bundle that ``gc`` removed, or would: its size in bytes, its age in seconds since it was last used, and why."""
-
-    key: str
-    size: int
-    age: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class GcReport:
-    """What ``gc`` did. ``foreign`` are objects that are no bundles, or changed meanwhile: they were left alone."""
-
-    store: str
-    removed: tuple[Removal, ...]
-    kept: int
-    foreign: tuple[str, ...]
-    bytes_before: int
-    bytes_after: int
-    dry_run: bool
-
-
 StoreLike = Store | str
 
 
-def _opened_store(store: StoreLike) -> Store:
+def opened_store(store: StoreLike) -> Store:
+    """Return a store, opened if it is a URL."""
     return store if isinstance(store, Store) else open_store(store)
 
 
@@ -148,7 +109,7 @@ def open_remote(store: StoreLike, key: str) -> Reader | None:
         StoreError: The object cannot be read, or is no bundle.
         FormatError, DigestMismatchError: It is a bundle, and damaged where it is stored.
     """
-    found = _open_remote(_opened_store(store), key)
+    found = _open_remote(opened_store(store), key)
     return found and found[0]
 
 
@@ -187,7 +148,7 @@ def inspect_remote(store: StoreLike, key: str) -> dict[str, Any]:
         ObjectNotFoundError: No such object.
         StoreError, FormatError, DigestMismatchError, UnsafePathError: See ``open_remote``.
     """
-    opened_here = _opened_store(store)
+    opened_here = opened_store(store)
     found = _open_remote(opened_here, key)
     if found is None:
         raise ObjectNotFoundError(opened_here.url, key)
@@ -225,7 +186,7 @@ def pull(
         LocalIOError: ``out`` cannot be written.
     """
     started = time.monotonic()
-    source = _opened_store(store)
+    source = opened_store(store)
 
     def attempt() -> PullReport:
         found = _open_remote(source, key)
@@ -404,7 +365,7 @@ def push(blob: Blob, store: StoreLike, key: str, *, mode: Mode = "overwrite") ->
         LocalIOError: The bundle cannot be read.
     """
     started = time.monotonic()
-    target = _opened_store(store)
+    target = opened_store(store)
     with _source(blob) as file, opened(file) as reader:
         if not reader.seekable:
             raise UsageError(f"{reader.name} is a pipe: push a file")
@@ -453,117 +414,3 @@ def _there(store: Store, key: str) -> tuple[Reader, RemoteFile] | None:
         return _open_remote(store, key)
     except (FormatError, DigestMismatchError):
         return None
-
-
-def ls(store: StoreLike, prefix: str = "") -> tuple[ObjectInfo, ...]:
-    """Return the objects whose keys begin with ``prefix``, sorted by key.
-
-    Raises:
-        StoreError: The store cannot be listed.
-    """
-    return tuple(_opened_store(store).list(prefix))
-
-
-def rm(store: StoreLike, keys: Iterable[str], *, force: bool = False) -> RmReport:
-    """Remove bundles.
-
-    Args:
-        store: A store, or its URL.
-        keys: Which.
-        force: Remove what is no bundle, too.
-
-    Raises:
-        StoreError: One cannot be removed; those before it are.
-    """
-    target = _opened_store(store)
-    removed, missing, foreign = [], [], []
-    for key in keys:
-        if target.head(key) is None:
-            missing.append(key)
-        elif not force and not _is_bundle(target, key):
-            foreign.append(key)
-        else:
-            target.delete(key)
-            removed.append(key)
-    return RmReport(target.url, tuple(removed), tuple(missing), tuple(foreign))
-
-
-def _is_bundle(store: Store, key: str) -> bool:
-    """Whether the object begins as a bundle does; a damaged one is still a bundle."""
-    try:
-        head = store.get_range(key, 0, HEADER_SIZE)
-        payload_offset(head or b"")
-    except NotABundleError:
-        return False
-    except FormatError:
-        return True
-    return True
-
-
-def gc(
-    store: StoreLike,
-    *,
-    prefix: str = "",
-    max_size: int | None = None,
-    max_age: float | None = None,
-    keep: Sequence[str] = (),
-    dry_run: bool = False,
-    now: float | None = None,
-) -> GcReport:
-    """Remove whole bundles: those that nobody used for long, then the least recently used until the rest fits.
-
-    A store that does not know when an object was read counts from when it was written.
-
-    Args:
-        store: A store, or its URL.
-        prefix: Look only at keys that begin like this; ``max_size`` counts only those.
-        max_size: Bytes that may stay.
-        max_age: Seconds since the last use after which a bundle goes.
-        keep: Glob patterns of keys that stay, whatever the limits.
-        dry_run: Say what would go, and remove nothing.
-        now: Seconds since the epoch; the time of the call by default.
-
-    Raises:
-        UsageError: Neither limit is given, or one is negative.
-        StoreError: The store cannot be listed, or an object not be removed.
-    """
-    if max_size is None and max_age is None:
-        raise UsageError("gc needs a limit: give a maximal size, a maximal age, or both")
-    if (max_size or 0) < 0 or (max_age or 0) < 0:
-        raise UsageError("a limit of gc must not be negative")
-    target = _opened_store(store)
-    now = time.time() if now is None else now
-    objects = sorted(target.list(prefix), key=lambda info: (_used(info), info.key))
-    size = total = sum(info.size for info in objects)
-    removed, foreign = [], []
-    for info in objects:
-        age = max(0.0, now - _used(info))
-        reason = _reason_to_go(age, size, max_size, max_age)
-        if reason is None or any(fnmatchcase(info.key, pattern) for pattern in keep):
-            continue
-        if not _is_bundle(target, info.key) or _changed(target, info):
-            foreign.append(info.key)
-            continue
-        if not dry_run:
-            target.delete(info.key)
-        size -= info.size
-        removed.append(Removal(info.key, info.size, age, reason))
-    return GcReport(target.url, tuple(removed), len(objects) - len(removed), tuple(foreign), total, size, dry_run)
-
-
-def _used(info: ObjectInfo) -> float:
-    return max(info.used, info.modified)
-
-
-def _reason_to_go(age: float, size: int, max_size: int | None, max_age: float | None) -> str | None:
-    if max_age is not None and age > max_age:
-        return f"not used for {age / _DAY:.1f} days, {max_age / _DAY:.1f} are allowed"
-    if max_size is not None and size > max_size:
-        return f"{size} bytes are stored, {max_size} are allowed, and nothing older is left"
-    return None
-
-
-def _changed(store: Store, info: ObjectInfo) -> bool:
-    """Whether somebody replaced or removed an object since it was listed."""
-    now = store.head(info.key)
-    return now is None or now.version != info.version

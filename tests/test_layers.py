@@ -23,7 +23,18 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
     frozenset(
-        {"bundle", "caching", "difference", "keys", "listing", "merging", "remote", "triton_bundler", "verifying"}
+        {
+            "bundle",
+            "caching",
+            "difference",
+            "keys",
+            "listing",
+            "merging",
+            "remote",
+            "retention",
+            "triton_bundler",
+            "verifying",
+        }
     ),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})

@@ -61,7 +61,7 @@ def command(
 
     Give --max-size, --max-age, or both. What is no bundle is never removed.
     """
-    from bundler.remote import gc
+    from bundler.retention import gc
 
     place = one_store(url, store)
     report = gc(place, prefix=prefix, max_size=max_size, max_age=max_age, keep=keep, dry_run=dry_run)

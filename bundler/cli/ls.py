@@ -30,7 +30,7 @@ FIELDS = {
 @click.option("--prefix", metavar="PREFIX", default="", help="Only keys that begin like this.")
 def command(console: Console, url: str | None, store: str | None, prefix: str) -> int:
     """List what a store holds."""
-    from bundler.remote import ls
+    from bundler.retention import ls
 
     place = one_store(url, store)
     found = ls(place, prefix)

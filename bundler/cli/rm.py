@@ -28,7 +28,7 @@ def command(console: Console, names: tuple[str, ...], store: str | None, force: 
 
     With --store, each URL is a key in it. That something is not there is no failure.
     """
-    from bundler.remote import rm
+    from bundler.retention import rm
 
     places = [(store, name) if store else one_object(name, None, None) for name in names]
     console.report = {"removed": [], "missing": [], "foreign": []}

@@ -10,18 +10,15 @@ that it holds the bytes. ``put(mode="create")`` and ``put(mode=version)`` succee
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import io
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, Literal, TypeAlias, TypeVar
 
-from bundler.errors import BundlerError, LocalIOError, ObjectExistsError, ObjectNotFoundError, StoreError
+from bundler.errors import BundlerError, ObjectExistsError, ObjectNotFoundError, StoreError
+from bundler.stores._body import Body, Source, as_body
 from bundler.stores._file import BLOCK_SIZE, RemoteFile
 from bundler.stores._keys import check_key, check_prefix
 from bundler.stores._retry import DamageError, Retry, TransientError
@@ -29,8 +26,6 @@ from bundler.stores._retry import DamageError, Retry, TransientError
 __all__ = ["Body", "Mode", "ObjectInfo", "PreconditionError", "ReplacedError", "Source", "Store", "Version"]
 
 T = TypeVar("T")
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Source: TypeAlias = "bytes | bytearray | memoryview | BinaryIO | str | os.PathLike[str]"
 
 CHUNK_SIZE = 8 << 20
 """Bytes asked for at once by ``download``: what is read again when a connection breaks."""
@@ -79,64 +74,6 @@ class ObjectInfo:
 
 class PreconditionError(Exception):
     """What ``mode`` asked for is not so. Raised by adapters; never leaves a store."""
-
-
-class Body:
-    """The bytes to be stored, readable any number of times from the start.
-
-    Args:
-        file: Seekable; read from its start.
-        size: Bytes.
-    """
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file = file
-        self.size = size
-
-    def rewind(self) -> BinaryIO:
-        """Return the file, at its start."""
-        self.file.seek(0)
-        return self.file
-
-    def read(self, start: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes from ``start`` on.
-
-        Raises:
-            LocalIOError: The file is shorter than it was.
-        """
-        try:
-            self.file.seek(start)
-            data = self.file.read(size)
-        except OSError as error:
-            raise LocalIOError.from_os_error(error, "read the file to store", self._name) from error
-        if len(data) != size:
-            action = "read the file to store: it became shorter meanwhile"
-            raise LocalIOError(self._name, errno.EIO, action, start + size, start + len(data))
-        return data
-
-    @property
-    def _name(self) -> str:
-        return str(getattr(self.file, "name", "the bytes"))
-
-    def chunks(self, size: int = 1 << 20) -> Iterator[bytes]:
-        """Yield all bytes, ``size`` at a time."""
-        at = 0
-        while at < self.size:
-            yield self.read(at, min(size, self.size - at))
-            at += size
-
-    def md5(self, part_size: int = 0) -> str:
-        """Return the MD5 in hex; with ``part_size``, the MD5 of the MD5s of the parts, as S3 tags multipart uploads."""
-        if not part_size:
-            whole = hashlib.md5(usedforsecurity=False)
-            for chunk in self.chunks():
-                whole.update(chunk)
-            return whole.hexdigest()
-        digests, count = hashlib.md5(usedforsecurity=False), 0
-        for part in self.chunks(part_size):
-            digests.update(hashlib.md5(part, usedforsecurity=False).digest())
-            count += 1
-        return f"{digests.hexdigest()}-{count}"
 
 
 class Store(ABC):
@@ -280,7 +217,7 @@ class Store(ABC):
             LocalIOError: ``source`` cannot be read.
         """
         check_key(self.url, key)
-        with _body(source) as body:
+        with as_body(source) as body:
             put = _Put(self, key, body, mode)
             return self._run(key, put.attempt)
 
@@ -455,21 +392,3 @@ class _Put:
             if data != self._body.read(start, length):
                 return False
         return True
-
-
-@contextmanager
-def _body(source: Source) -> Iterator[Body]:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        yield Body(io.BytesIO(source), memoryview(source).nbytes)
-        return
-    if not isinstance(source, (str, os.PathLike)):
-        size = source.seek(0, io.SEEK_END)
-        yield Body(source, size)
-        return
-    path = os.fspath(source)
-    try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below; its errors alone are local ones
-    except OSError as error:
-        raise LocalIOError.from_os_error(error, "read the file to store", path) from error
-    with file:
-        yield Body(file, os.fstat(file.fileno()).st_size)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import remote
+from bundler import remote, retention
 from bundler.errors import (
     DigestMismatchError,
     FormatError,
@@ -175,7 +175,7 @@ def test_a_url_is_enough(small_bundle: Path, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     remote.push(small_bundle, url, "a/b")
     assert remote.inspect_remote(url, "a/b") == bundler.inspect(small_bundle)
-    assert [info.key for info in remote.ls(url, "a/")] == ["a/b"]
+    assert [info.key for info in retention.ls(url, "a/")] == ["a/b"]
 
 
 # -- pull --------------------------------------------------------------------------------------------------------------
@@ -381,10 +381,10 @@ def test_a_push_through_a_line_that_is_cut_anywhere_leaves_the_old_bundle(
 def test_rm_removes_bundles_and_leaves_what_is_none(store: Store, small_bundle: Path) -> None:
     remote.push(small_bundle, store, "a")
     store.put("foreign", b"precious")
-    report = remote.rm(store, ["a", "missing", "foreign"])
+    report = retention.rm(store, ["a", "missing", "foreign"])
     assert (report.removed, report.missing, report.foreign) == (("a",), ("missing",), ("foreign",))
-    assert [info.key for info in remote.ls(store)] == ["foreign"]
-    assert remote.rm(store, ["foreign"], force=True).removed == ("foreign",)
+    assert [info.key for info in retention.ls(store)] == ["foreign"]
+    assert retention.rm(store, ["foreign"], force=True).removed == ("foreign",)
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ def keys(store: Store) -> list[str]:
 
 
 def test_gc_by_age(aged: LocalStore) -> None:
-    report = remote.gc(aged, max_age=3.5 * 86_400, now=NOW)
+    report = retention.gc(aged, max_age=3.5 * 86_400, now=NOW)
     assert [removal.key for removal in report.removed] == ["day5", "day4"]
     assert report.foreign == ("foreign",)
     assert keys(aged) == ["day1", "day2", "day3", "foreign"]
@@ -419,27 +419,27 @@ def test_gc_by_age(aged: LocalStore) -> None:
 def test_gc_by_size_takes_the_least_recently_used_first(aged: LocalStore, small_bundle: Path) -> None:
     size = small_bundle.stat().st_size
     aged.touch("day5")
-    report = remote.gc(aged, max_size=3 * size + 8, now=NOW)
+    report = retention.gc(aged, max_size=3 * size + 8, now=NOW)
     assert [removal.key for removal in report.removed] == ["day4", "day3"]
     assert report.bytes_before - report.bytes_after == 2 * size
     assert report.kept == 4
-    assert remote.gc(aged, max_size=3 * size + 8, now=NOW).removed == ()
+    assert retention.gc(aged, max_size=3 * size + 8, now=NOW).removed == ()
 
 
 def test_gc_keeps_what_it_is_told_to(aged: LocalStore) -> None:
-    report = remote.gc(aged, max_size=0, keep=["day[12]", "foreign"], now=NOW)
+    report = retention.gc(aged, max_size=0, keep=["day[12]", "foreign"], now=NOW)
     assert [removal.key for removal in report.removed] == ["day5", "day4", "day3"]
     assert keys(aged) == ["day1", "day2", "foreign"]
 
 
 def test_gc_can_only_say_what_would_go(aged: LocalStore) -> None:
-    report = remote.gc(aged, max_size=0, dry_run=True, now=NOW)
+    report = retention.gc(aged, max_size=0, dry_run=True, now=NOW)
     assert len(report.removed) == 5 and report.dry_run
     assert len(keys(aged)) == 6
 
 
 def test_gc_looks_at_a_prefix(aged: LocalStore) -> None:
-    report = remote.gc(aged, prefix="day5", max_size=0, now=NOW)
+    report = retention.gc(aged, prefix="day5", max_size=0, now=NOW)
     assert [removal.key for removal in report.removed] == ["day5"]
 
 
@@ -452,16 +452,16 @@ def test_gc_leaves_what_was_replaced_meanwhile(aged: LocalStore, small_bundle: P
                 os.utime(Path(self.root, key))
             return super()._head(key)
 
-    report = remote.gc(Busy(aged.root), max_age=86_400 * 4.5, now=NOW)
+    report = retention.gc(Busy(aged.root), max_age=86_400 * 4.5, now=NOW)
     assert report.removed == () and "day5" in keys(aged)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_size": -1}, {"max_age": -1.0}])
 def test_gc_without_a_sensible_limit_is_refused(store: Store, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        remote.gc(store, **options)
+        retention.gc(store, **options)
 
 
 def test_a_pull_is_a_use(aged: LocalStore, tmp_path: Path) -> None:
     remote.pull(aged, "day5", tmp_path / "out")
-    assert [removal.key for removal in remote.gc(aged, max_age=4.5 * 86_400, now=NOW).removed] == []
+    assert [removal.key for removal in retention.gc(aged, max_age=4.5 * 86_400, now=NOW).removed] == []
