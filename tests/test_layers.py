@@ -22,20 +22,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset(
-        {
-            "bundle",
-            "caching",
-            "difference",
-            "keys",
-            "listing",
-            "merging",
-            "remote",
-            "retention",
-            "triton_bundler",
-            "verifying",
-        }
-    ),
+    frozenset({"bundle", "caching", "difference", "keys", "listing", "merging", "remote", "retention"})
+    | frozenset({"triton_bundler", "union", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "staging"}),
