@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import RootLike, Selection, UnpackReport, opened, pack, unpack
+from bundler.bundle import RootLike, Selection, UnpackReport, opened, pack, select, unpack
 from bundler.emit import EmitOptions
 from bundler.errors import (
     BundlerError,
@@ -35,7 +35,7 @@ from bundler.errors import (
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
 from bundler.model import Entry, Profile, Skipped
-from bundler.remote import ForeignObjectError, opened_store, pull
+from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
 from bundler.roots import Root, environment, match_roots, present_roots, resolve
 from bundler.stores import Mode, Store, check_key
 from bundler.union import Dropped, Kept, Union
@@ -222,6 +222,10 @@ class _Search:
                 yield info.key
 
     def _attempt(self, key: str, candidate: str) -> RestoreReport | None:
+        reader = open_remote(self._store, candidate)
+        if reader is None:
+            return None
+        select(reader, self._selection)  # the index tells a bundle for another GPU, before all of it is read
         with _workplace() as place:
             path = os.path.join(place, "stored.tbundle")
             try:
