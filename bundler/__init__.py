@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bundler.bundle import pack, repair, unpack
+    from bundler.caching import restore, save
     from bundler.difference import diff
     from bundler.exporting import export
     from bundler.integrations.capturing import capture
     from bundler.integrations.inductor import disable, enable, stats
+    from bundler.keys import make_key
     from bundler.listing import inspect
+    from bundler.merging import merge
+    from bundler.remote import pull, push
     from bundler.running import run
     from bundler.triton_bundler import TritonBundler
     from bundler.verifying import verify, verify_root
@@ -28,9 +32,15 @@ __all__ = [
     "enable",
     "export",
     "inspect",
+    "make_key",
+    "merge",
     "pack",
+    "pull",
+    "push",
     "repair",
+    "restore",
     "run",
+    "save",
     "stats",
     "unpack",
     "verify",
@@ -47,9 +57,15 @@ _HOMES = {
     "enable": "bundler.integrations.inductor",
     "export": "bundler.exporting",
     "inspect": "bundler.listing",
+    "make_key": "bundler.keys",
+    "merge": "bundler.merging",
     "pack": "bundler.bundle",
+    "pull": "bundler.remote",
+    "push": "bundler.remote",
     "repair": "bundler.bundle",
+    "restore": "bundler.caching",
     "run": "bundler.running",
+    "save": "bundler.caching",
     "stats": "bundler.integrations.inductor",
     "unpack": "bundler.bundle",
     "verify": "bundler.verifying",

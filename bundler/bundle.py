@@ -190,7 +190,7 @@ def output(out: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, s
         else:
             with _atomic.replacing(path) as file:
                 yield file, name
-    except LocalIOError:
+    except BundlerError:  # some are OSErrors too, and say more than this would
         raise
     except OSError as error:
         raise LocalIOError.from_os_error(error, "write the bundle", name) from error
@@ -311,12 +311,14 @@ class Selection:
         targets: GPUs to restore for; None asks the host.
         devices: (device in the bundle, device here) for roots with a directory per device.
         force: Restore whatever the target, and host binaries that cannot run here.
+        roots: Names of the roots to restore; None for all.
     """
 
     only: tuple[str, ...] = ()
     targets: tuple[Target, ...] | None = None
     devices: tuple[tuple[int, int], ...] = ()
     force: bool = False
+    roots: tuple[str, ...] | None = None
 
 
 def unpack(
@@ -405,14 +407,12 @@ def opened(blob: Blob) -> Iterator[Reader]:
         return
     path = os.fspath(blob)
     try:
-        with open(path, "rb", buffering=0) as raw:
-            seekable = raw.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
-            yield open_bundle(io.BufferedReader(raw, 1 << 20), name=path, seekable=seekable)
-    except LocalIOError:
+        with open(path, "rb", buffering=1 << 20) as file:
+            seekable = file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            yield open_bundle(file, name=path, seekable=seekable)
+    except BundlerError:
         raise
     except OSError as error:
-        if isinstance(error, BundlerError):
-            raise
         raise LocalIOError.from_os_error(error, "read the bundle", path) from error
 
 
@@ -423,7 +423,8 @@ def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[Skip
         UsageError: ``only`` matches nothing.
         IncompatibleTargetError: There are targets, and none fits.
     """
-    entries = [entry for entry in reader.index.entries if matches(entry, selection.only)]
+    wanted = {root.name for root in reader.index.roots} if selection.roots is None else set(selection.roots)
+    entries = [e for e in reader.index.entries if e.root in wanted and matches(e, selection.only)]
     if selection.only and not entries:
         raise UsageError(f"--only {' '.join(selection.only)} matches none of {len(reader.index.entries)} entries")
     entries, skipped = _fitting(reader.index, entries, selection)

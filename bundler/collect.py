@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from bundler import check
+from bundler._opening import open_unseen
 from bundler.errors import LimitExceededError, LocalIOError, RelocationError, UnsafePathError, UsageError
 from bundler.formats import check_path
 from bundler.kinds import excluded, is_literal, unit_of
@@ -440,7 +441,7 @@ def read_file(path: str) -> bytes | None:
     Raises:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
-    fd = os.open(path, _READ_FLAGS)
+    fd = open_unseen(path, _READ_FLAGS)
     try:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
@@ -484,7 +485,7 @@ def stream_file(path: str) -> Iterator[bytes]:
     Raises:
         OSError: It cannot be opened or read.
     """
-    fd = os.open(path, _READ_FLAGS)
+    fd = open_unseen(path, _READ_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)

@@ -293,19 +293,27 @@ class EntryExistsError(BundlerError, FileExistsError):
 
 
 class ConflictError(BundlerError):
-    """Two sources hold different entries of one identity."""
+    """Sources hold different entries of one identity.
+
+    Args:
+        entry: The first that differs.
+        sources: Where it differs.
+        conflicts: All that differ, as rows of JSON: ``entry``, ``sources`` and ``action``.
+    """
 
     exit_code = 9
-    field_names: ClassVar[tuple[str, ...]] = ("entry", "sources")
+    field_names: ClassVar[tuple[str, ...]] = ("entry", "sources", "conflicts")
 
-    def __init__(self, entry: str, sources: tuple[str, ...]) -> None:
-        super().__init__(entry, sources)
+    def __init__(self, entry: str, sources: tuple[str, ...], conflicts: tuple[dict[str, Any], ...] = ()) -> None:
+        super().__init__(entry, sources, conflicts)
         self.entry = entry
         self.sources = sources
+        self.conflicts = conflicts
 
     def __str__(self) -> str:
+        more = f" (and {len(self.conflicts) - 1} more entries differ)" if len(self.conflicts) > 1 else ""
         return (
-            f"{self.entry} differs between {', '.join(self.sources)}; nothing was written: "
+            f"{self.entry} differs between {', '.join(self.sources)}{more}; nothing was written: "
             "choose --on-conflict first, last or lowest"
         )
 

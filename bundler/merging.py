@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Any, BinaryIO
 
 from bundler.bundle import Blob, opened, output, write_collected
@@ -27,7 +28,26 @@ from bundler.kinds import KINDS
 from bundler.model import Content, Entry, Index, Profile, Skipped, Unit
 from bundler.roots import Root
 
-__all__ = ["MergeConflict", "MergeReport", "OnMergeConflict", "drafts_of", "merge"]
+__all__ = [
+    "LAST_USED",
+    "MergeConflict",
+    "MergeReport",
+    "OnMergeConflict",
+    "alike",
+    "drafts_of",
+    "merge",
+    "require_mergeable",
+    "united_facts",
+    "united_roots",
+    "united_skipped",
+]
+
+
+LAST_USED = "last_used"
+"""Fact that says when entries were last used: ``name/path`` -> seconds since the epoch, as far as it is known."""
+
+REFUSED = "refused"
+"""Action on a conflict that nobody chose an action for."""
 
 
 class OnMergeConflict(str, Enum):
@@ -107,19 +127,19 @@ def merge(
     policy = OnMergeConflict(on_conflict) if on_conflict is not None else None
     with ExitStack() as stack:
         readers = [stack.enter_context(opened(blob)) for blob in blobs]
-        _require_mergeable(readers)
+        require_mergeable(readers)
         chosen, conflicts = _choose(readers, policy)
-        collected = Collected(drafts=[_draft(candidate) for candidate in chosen], skipped=_skipped(readers))
+        collected = Collected(drafts=[_draft(candidate) for candidate in chosen], skipped=united_skipped(readers))
         collected.bytes_in = sum(file.size for draft in collected.drafts for file in draft.files)
         runtime = all(reader.index.profile is Profile.RUNTIME for reader in readers)
         with output(out) as (file, name):
             written = write_collected(
                 file,
-                _roots(readers),
+                united_roots(readers),
                 collected,
                 profile=Profile.RUNTIME if runtime else Profile.FULL,
                 level=level,
-                facts=_united([reader.index.facts for reader in readers]),
+                facts=united_facts([reader.index.facts for reader in readers]),
                 progress=progress,
             )
     return MergeReport(
@@ -136,7 +156,12 @@ def merge(
     )
 
 
-def _require_mergeable(readers: Sequence[Reader]) -> None:
+def require_mergeable(readers: Sequence[Reader]) -> None:
+    """Refuse bundles that cannot be united.
+
+    Raises:
+        UsageError: None are given, one is a pipe, or a root is of an unknown kind, or of two kinds.
+    """
     if not readers:
         raise UsageError("no bundle given: name at least one")
     kinds: dict[str, str] = {}
@@ -144,6 +169,8 @@ def _require_mergeable(readers: Sequence[Reader]) -> None:
         if not reader.seekable:
             raise UsageError(f"{reader.name} is a pipe, and merge reads a bundle more than once: save it to a file")
         for root in reader.index.roots:
+            if root.kind not in KINDS:
+                raise UsageError(f"{reader.name} has a root of kind {root.kind!r}, which this package does not know")
             if kinds.setdefault(root.name, root.kind) != root.kind:
                 raise UsageError(
                     f"root {root.name!r} is of kind {kinds[root.name]} and of kind {root.kind}: rename one"
@@ -161,11 +188,11 @@ def _choose(readers: Sequence[Reader], policy: OnMergeConflict | None) -> tuple[
         kept = builds[0]
         if len(builds) > 1:
             names = tuple(candidate.reader.name for candidate in sorted(builds, key=lambda build: build.order))
-            if policy is None:
-                raise ConflictError(str(kept.entry), names)
-            kept = _pick(builds, policy)
-            conflicts.append(MergeConflict(str(kept.entry), names, policy.value))
+            kept = _pick(builds, policy or OnMergeConflict.FIRST)
+            conflicts.append(MergeConflict(str(kept.entry), names, policy.value if policy else REFUSED))
         chosen.append(kept)
+    if conflicts and policy is None:
+        raise ConflictError(conflicts[0].entry, conflicts[0].sources, tuple(asdict(each) for each in conflicts))
     return chosen, conflicts
 
 
@@ -181,9 +208,15 @@ def _builds(candidates: Sequence[_Candidate]) -> list[_Candidate]:
 def _alike(build: _Candidate, candidate: _Candidate) -> bool:
     if build.preference == candidate.preference:
         return True
+    return alike(build.reader, build.entry, candidate.reader, candidate.entry)
+
+
+def alike(first: Reader, entry: Entry, second: Reader, other: Entry) -> bool:
+    """Whether a launch loads the same from two entries of one identity; one may have fewer members."""
+    if len(entry.artifacts) > len(other.artifacts):
+        first, entry, second, other = second, other, first, entry
     # Members of a runtime profile are some of those of a full one: seen from it, the full one is equivalent.
-    verdict = compare_entries(candidate.reader, candidate.entry, build.reader, build.entry)
-    return verdict in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
+    return compare_entries(first, entry, second, other) in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
 
 
 def _pick(builds: Sequence[_Candidate], policy: OnMergeConflict) -> _Candidate:
@@ -231,18 +264,19 @@ def _copies(contents: Sequence[Content], content: Content) -> Iterator[tuple[int
         offset += contents[source].size
 
 
-def _roots(readers: Sequence[Reader]) -> list[Root]:
+def united_roots(readers: Sequence[Reader]) -> list[Root]:
     """Return the roots without the paths of the hosts that packed them."""
     kinds = {root.name: root.kind for reader in readers for root in reader.index.roots}
     return [Root(name, KINDS[kind], "") for name, kind in sorted(kinds.items())]
 
 
-def _skipped(readers: Sequence[Reader]) -> list[Skipped]:
+def united_skipped(readers: Sequence[Reader]) -> list[Skipped]:
+    """Return what the bundles say was not packed, once."""
     rows = {(skipped.path, skipped.reason) for reader in readers for skipped in reader.index.skipped}
     return [Skipped(path, reason) for path, reason in sorted(rows)]
 
 
-def _united(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def united_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Unite what several hosts say: equal values once, others as a sorted list of all. Host paths are dropped."""
     united: dict[str, Any] = {}
     for key in sorted({key for each in facts for key in each} - {"recorded_roots"}):
@@ -259,10 +293,12 @@ def _is_host_path(value: Any) -> bool:
 def _unite(key: str, values: Sequence[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0]
+    if key == LAST_USED and all(isinstance(value, dict) for value in values):
+        return {name: max(value[name] for value in values if name in value) for name in sorted({*chain(*values)})}
     if key == "compile_milliseconds":
         return max(values)  # the bundles may stand for the same compiles
     if all(isinstance(value, dict) for value in values):
-        return _united(values)
+        return united_facts(values)
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
     distinct = {repr(item): item for item in flat}
     return [distinct[text] for text in sorted(distinct)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bundler.errors import UsageError
 from bundler.kinds import KINDS, RootKind, detect, locate
 from bundler.model import RootRecord
 
-__all__ = ["MEGA", "Root", "environment", "place_roots", "resolve"]
+__all__ = ["MEGA", "Root", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
 
 MEGA = "mega"
 """Word that stands for a kind in ``mega=FILE``: the bytes of ``torch.compiler.save_cache_artifacts()``."""
@@ -27,6 +27,8 @@ class Root:
     kind: RootKind
     path: str
     mega: bool = False
+    bare: bool = field(default=False, compare=False)
+    """Whether the kind was told by what lies there, and not by the user."""
 
 
 def parse(text: str) -> Root:
@@ -41,7 +43,7 @@ def parse(text: str) -> Root:
     if match is None or os.path.isabs(text):
         path = os.path.abspath(text)
         kind = detect(_two_levels(path))
-        return Root(kind.name, kind, path)
+        return Root(kind.name, kind, path, bare=True)
     kind_name, path = match["kind"], os.path.abspath(match["path"])
     if kind_name == MEGA:
         kind = KINDS["inductor"]
@@ -126,6 +128,27 @@ def place_roots(
     _refuse_leftover(wanted, records)
     _refuse_shared_place(placed)
     return placed
+
+
+def match_roots(records: Sequence[RootRecord], wanted: Sequence[Root]) -> dict[str, Root]:
+    """Return where those roots of a bundle go that are among ``wanted``, by name, then by kind where that is plain."""
+    found = {record.name: (record, root) for record in records if (root := _given_for(record, records, wanted))}
+    return {name: Root(name, KINDS[record.kind], root.path) for name, (record, root) in found.items()}
+
+
+def present_roots(environ: Mapping[str, str] | None = None) -> list[Root]:
+    """Return the roots that this host has in the usual places; one that lies inside another is a part of that one."""
+    found = []
+    for kind in KINDS.values():
+        try:
+            path = locate(kind, environ)
+        except UsageError:  # no place for this kind
+            continue
+        if os.path.isdir(path):
+            found.append(Root(kind.name, kind, path))
+    places = {root.name: os.path.join(os.path.realpath(root.path), "") for root in found}
+    inner = {a for a in places for b in places if places[a] != places[b] and places[a].startswith(places[b])}
+    return [root for root in found if root.name not in inner]
 
 
 def _given_for(record: RootRecord, records: Sequence[RootRecord], wanted: Sequence[Root]) -> Root | None:

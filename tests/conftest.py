@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import logging
 import os
 import shutil
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -112,6 +114,45 @@ def home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in isolated_environment(place).items():
         monkeypatch.setenv(name, value)
     return place
+
+
+# --- an object store -------------------------------------------------------------------------------------------------
+
+_BUCKETS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server that holds its objects in memory."""
+    server_module = pytest.importorskip("moto.server", reason="moto[server,s3] is not installed")
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a new bucket; credentials are in the environment, as users have them."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "NO_PROXY": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{next(_BUCKETS)}"
+    with urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")):
+        return name
+
+
+@pytest.fixture
+def s3_url(s3_server: str, bucket: str) -> str:
+    """The URL of a store in a new bucket."""
+    return f"s3://{bucket}/some/prefix?endpoint={s3_server}&deadline=5"
 
 
 # --- real caches ---------------------------------------------------------------------------------------------------

@@ -27,7 +27,13 @@ __all__ = ["COMMANDS", "DEBUG", "PROGRAM", "entry_point", "main", "program"]
 
 PROGRAM = "triton-bundler"
 
-COMMANDS = ("pack", "unpack", "verify", "inspect", "diff", "repair", "run", "export", "demo")
+COMMANDS = (
+    *("pack", "unpack", "verify", "inspect", "diff", "merge", "repair"),
+    *("run", "export"),
+    *("key", "restore", "save"),
+    *("push", "pull", "ls", "rm", "gc"),
+    "demo",
+)
 """Names of the commands, in the order of the help; each is a module of this package."""
 
 DEBUG = "TRITON_BUNDLER_DEBUG"

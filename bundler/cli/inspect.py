@@ -12,6 +12,7 @@ from bundler.cli._command import command as _command
 from bundler.cli._fields import Field
 from bundler.cli._files import source
 from bundler.cli._output import Bytes, Console, counted, size_text
+from bundler.cli._stores import one_object
 
 __all__ = ["FIELDS", "command", "say"]
 
@@ -64,13 +65,19 @@ FIELDS = {
 def command(console: Console, file: str, list_entries: bool) -> int:
     """Say what a bundle holds: roots, targets, sizes, facts, foreign paths, and what was skipped.
 
-    FILE is a bundle, a file that torch.compiler.save_cache_artifacts() wrote, or - for a bundle on stdin. Only the
-    index is read; verify checks the rest.
+    FILE is a bundle, a file that torch.compiler.save_cache_artifacts() wrote, - for a bundle on stdin, or the URL of a
+    bundle in a store. Only the index is read; verify checks the rest.
     """
     from bundler.listing import inspect
+    from bundler.stores import is_url
 
-    with source(file, again=False) as bundle:
-        found = inspect(bundle)
+    if is_url(file):
+        from bundler.remote import inspect_remote
+
+        found = inspect_remote(*one_object(file, None, None))
+    else:
+        with source(file, again=False) as bundle:
+            found = inspect(bundle)
     console.report = {"index_digest": None, "index_size": None, **found}
     if not console.is_silent:
         say(console, console.report)
@@ -93,7 +100,8 @@ def say(console: Console, found: Mapping[str, Any]) -> None:
     console.table("root", ("name", "kind", *_SIZES, "packed from"), map(_root_row, found["roots"]))
     console.table("target", ("target", *_SIZES), _grouped(found["entries"], "target"))
     console.table("unit", ("unit", *_SIZES), _grouped(found["entries"], "unit"))
-    console.table("fact", ("name", "value"), _flat(found["facts"]), whole=True)
+    facts = {name: value for name, value in found["facts"].items() if name != "last_used"}  # a row for each entry
+    console.table("fact", ("name", "value"), _flat(facts), whole=True)
     prefixes = Counter(foreign["path"] for foreign in found["foreign_paths"])
     ranked = sorted(prefixes.items(), key=lambda item: (-item[1], item[0]))
     console.table("foreign path", ("files", "directory"), [(count, path) for path, count in ranked])

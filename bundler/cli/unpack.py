@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from bundler.emit import EmitOptions
     from bundler.model import Target
 
-__all__ = ["FIELDS", "command"]
+__all__ = ["FIELDS", "command", "read_target"]
 
 FIELDS = RESTORED_FIELDS
 
 
-def _target(text: str) -> Target:
+def read_target(text: str) -> Target:
+    """Read ``cuda:90``; a ``ValueError`` says what is wrong."""
     from bundler.model import Target
 
     target = Target.parse(text)
@@ -69,7 +70,7 @@ def _device_map(text: str) -> tuple[int, int]:
     "targets",
     metavar="TARGET",
     multiple=True,
-    callback=parsed(_target),
+    callback=parsed(read_target),
     help="Restore for this GPU, such as cuda:90 or hip:gfx942, and not for that of this host. May be repeated.",
 )
 @click.option(

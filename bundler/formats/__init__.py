@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from bundler.formats import v1
+from bundler.formats._header import HEADER_SIZE, Header
 from bundler.formats._rules import check_path
 
-__all__ = ["Chunk", "Reader", "Source", "Written", "check_path", "open_bundle", "write"]
+__all__ = [
+    "HEADER_SIZE",
+    "Chunk",
+    "Reader",
+    "Source",
+    "Written",
+    "check_path",
+    "open_bundle",
+    "payload_offset",
+    "write",
+]
 
 Chunk = v1.Chunk
 Reader = v1.Reader
@@ -19,3 +30,16 @@ write = v1.write  # always the newest version
 def open_bundle(file: BinaryIO, *, name: str = "bundle", seekable: bool = True) -> Reader:
     """Return a reader of the version that the file is in; see ``v1.Reader``. One version exists so far."""
     return v1.Reader(file, name=name, seekable=seekable)
+
+
+def payload_offset(head: bytes, *, name: str = "bundle") -> int:
+    """Return how many bytes stand before the payload: what must be read to open a bundle.
+
+    Args:
+        head: The first ``HEADER_SIZE`` bytes of the file, or more.
+        name: What to call the file in messages.
+
+    Raises:
+        FormatError: Not the header of a bundle; see ``Header.decode``.
+    """
+    return Header.decode(head, name=name).payload_offset

@@ -29,6 +29,11 @@ PROMISED = {
     "seconds env remaining",
     "run": "exit_code restored used compiled new_entries bundle content_digest seconds_saved processes",
     "export": "exit_code restored used compiled new_entries bundle content_digest seconds_saved processes",
+    "merge": "bundle content_digest entries files bytes_in bytes_out skipped seconds conflicts",
+    "key": "key prefixes",
+    "restore": "hit matched_key restored unchanged equivalent repaired kept conflicts damaged skipped files_written "
+    "bytes_written seconds env",
+    "save": "uploaded entries added content_digest",
     "demo": "ok seconds_saved",
 }
 PROMISED_ROWS = {
@@ -37,6 +42,7 @@ PROMISED_ROWS = {
     ("unpack", "damaged"): [{"entry": str, "file": str, "reason": str}],
     ("unpack", "skipped"): [{"entry": str, "reason": str}],
     ("unpack", "env"): {str: str},
+    ("merge", "conflicts"): [{"entry": str, "sources": [str], "action": str}],
     ("verify", "problems"): [{"code": str, "entry": str, "file": str, "detail": str}],
     ("repair", "remaining"): [{"code": str, "entry": str, "file": str, "detail": str}],
     ("run", "compiled"): [{"kind": str, "name": str}],
