@@ -3,9 +3,9 @@
 
     scripts/env python scripts/make_attacks.py DIRECTORY
 
-The suite builds the same ones in memory (tests/attacks) and takes every verb through them. Nothing of the package is
-used to build them, so that what it refuses to write can be written here. ``CANARY`` in DIRECTORY is the file that the
-waiting code would make.
+The suite builds the same ones in memory (tests/attacks) and takes every verb through them. Nothing of
+``bundler.formats`` is used to build them, so that what it refuses to write can be written here. ``CANARY`` in DIRECTORY
+is the file that the waiting code would make.
 """
 
 from __future__ import annotations

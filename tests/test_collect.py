@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,6 @@ from typing import Any
 import pytest
 
 from bundler import check, collect
-from bundler.check import Problem
 from bundler.collect import (
     ChangedError,
     Collected,
@@ -38,7 +39,6 @@ from bundler.testing.artifacts import path_key
 from bundler.testing.trees import (
     VLLM_CACHE_FILE,
     default_key,
-    kernel_directories,
     snapshot,
     synthetic_inductor_root,
     synthetic_kernel,
@@ -46,6 +46,9 @@ from bundler.testing.trees import (
 )
 
 KEY = default_key("add")
+
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no FIFOs, sockets in directories, or other users")
+any_bytes = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names that are not UTF-8 need Linux")
 
 
 def root_of(path: Path | str, kind: str = "triton", name: str | None = None) -> Root:
@@ -246,6 +249,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@posix
 @pytest.mark.parametrize("case", SPECIAL)
 @pytest.mark.timeout(20)  # who opens a FIFO without care waits for ever
 def test_what_is_no_regular_file_is_skipped_and_never_opened(case: str, kernel: Path, root: Path) -> None:
@@ -258,6 +262,7 @@ def test_what_is_no_regular_file_is_skipped_and_never_opened(case: str, kernel: 
     assert found.damaged == []
 
 
+@posix
 @pytest.mark.parametrize("case", SPECIAL)
 @pytest.mark.timeout(20)
 def test_a_member_that_is_no_regular_file_is_missing(case: str, kernel: Path, root: Path) -> None:
@@ -268,6 +273,7 @@ def test_a_member_that_is_no_regular_file_is_missing(case: str, kernel: Path, ro
     assert reasons(found)[f"triton/{KEY}"] == "add.ptx: listed in __grp__add.json, but not there"
 
 
+@posix
 @pytest.mark.timeout(20)
 def test_a_link_or_a_fifo_that_takes_the_place_of_a_file_is_not_followed_or_waited_for(tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"secret")
@@ -280,6 +286,7 @@ def test_a_link_or_a_fifo_that_takes_the_place_of_a_file_is_not_followed_or_wait
             list(stream_file(str(tmp_path / name)))
 
 
+@any_bytes
 def test_a_name_that_is_not_utf_8_is_skipped_with_its_bytes_shown(kernel: Path, root: Path) -> None:
     for place in (root, kernel):
         with open(os.path.join(os.fsencode(place), b"caf\xe9"), "wb") as file:
@@ -682,6 +689,7 @@ def _as_somebody_else(work: Callable[[], Any], place: Path) -> Any:
     return result
 
 
+@posix
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_what_may_not_be_read_is_skipped_with_the_reason(tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -755,6 +763,7 @@ def test_a_kernel_directory_is_no_root(kernel: Path) -> None:
 # --- single kernels --------------------------------------------------------------------------------------------------
 
 
+@any_bytes
 def test_kernels_are_taken_by_name_and_absent_ones_skipped(kernel: Path, root: Path) -> None:
     (root / "EMPTY").mkdir()
     (root / "closed").write_bytes(b"no directory")
@@ -815,7 +824,7 @@ def test_a_large_file_is_streamed_and_judged_by_its_edges(tmp_path: Path, monkey
     (large,) = [draft.files[0] for draft in found.drafts if draft.path == "ok"]
     assert large.data is None and large.size == large.disk_size == 5000
     assert b"".join(large.reopen()) == data["ok"]
-    assert large.digest == __import__("hashlib").sha256(data["ok"]).digest()
+    assert large.digest == hashlib.sha256(data["ok"]).digest()
 
 
 def test_a_large_file_that_grows_or_vanishes_is_read_again(
@@ -904,8 +913,3 @@ MODULES: dict[str, tuple[dict[str, bytes], str]] = {
 def test_the_module_of_a_kernel_is_told_by_its_ir(case: str) -> None:
     stages, module = MODULES[case]
     assert module_of(stages) == module
-
-
-def test_problems_are_shown_with_their_file() -> None:
-    assert str(Problem("empty", "a", "0 bytes")) == "a: 0 bytes"
-    assert all(path.is_dir() for path in kernel_directories(Path(__file__).parent))

@@ -19,6 +19,7 @@ import bundler
 from bundler.bundle import Selection
 from bundler.emit import EmitOptions, OnConflict
 from bundler.errors import BundlerError, FormatError, LimitExceededError
+from bundler.model import Target
 from bundler.testing.trees import default_key, snapshot, synthetic_kernel
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors")
@@ -76,18 +77,12 @@ def _restores(data: bytes, target: str) -> dict[str, Callable[[], Any]]:
     return {
         "unpack": lambda: bundler.unpack(data, into=target, selection=force),
         "unpack for a GPU": lambda: bundler.unpack(
-            data, into=target, selection=Selection(targets=(bundler_target("cuda:90"),))
+            data, into=target, selection=Selection(targets=(Target("cuda", "90"),))
         ),
         "salvage": lambda: bundler.unpack(data, into=target, selection=force, options=EmitOptions(salvage=True)),
         "from a pipe": lambda: bundler.unpack(Pipe(data), into=target, selection=force),
         "rehearse": lambda: bundler.unpack(data, into=target, selection=force, options=EmitOptions(dry_run=True)),
     }
-
-
-def bundler_target(text: str) -> Any:
-    from bundler.model import Target
-
-    return Target.parse(text)
 
 
 @pytest.mark.parametrize("case", ATTACKS)

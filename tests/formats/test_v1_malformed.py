@@ -10,6 +10,7 @@ import io
 import runpy
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -191,18 +192,13 @@ def test_a_header_that_does_not_fit_is_refused(case: str) -> None:
 
 
 SIGNED: bytes = forge(*make.index_of(TWO), signature=b"signature")
-SECTIONS = [("the header", 0, 72), ("the index", 72, 72 + INDEX_SIZE), ("the signature section", 72 + INDEX_SIZE, 0)]
-SECTIONS[2] = ("the signature section", 72 + INDEX_SIZE, 72 + INDEX_SIZE + 9)
-SECTIONS.append(("frame 0", 72 + INDEX_SIZE + 9, len(SIGNED)))
-
-
-@pytest.mark.parametrize("size", range(8, len(SIGNED)))
-def test_a_bundle_that_is_cut_says_how_much_is_missing(size: int) -> None:
-    if size < 72:
-        check(SIGNED[:size], (TruncatedError, {"offset": 0, "needed": 72, "available": size, "what": "the header"}))
-    else:
-        expected = {"offset": 0, "needed": len(SIGNED), "available": size, "what": "the bundle"}
-        check(SIGNED[:size], (TruncatedError, expected))
+SIGNED_AT = 72 + INDEX_SIZE
+SECTIONS = [
+    ("the header", 0, 72),
+    ("the index", 72, SIGNED_AT),
+    ("the signature section", SIGNED_AT, SIGNED_AT + 9),
+    ("frame 0", SIGNED_AT + 9, len(SIGNED)),
+]
 
 
 @pytest.mark.parametrize(("what", "start", "end"), SECTIONS, ids=[what for what, _, _ in SECTIONS])
@@ -799,7 +795,7 @@ def test_a_path_that_is_not_utf_8_is_refused() -> None:
 LIMITS: dict[str, tuple[str, int, bytes, str, int]] = {
     "roots": ("MAX_COUNT", 1, put("roots", [["a", "triton", ""], ["triton", "triton", ""]]), "number of roots", 2),
     "entries": ("MAX_COUNT", 2, ordered(*(single(name, b"1") for name in "abc")), "number of entries", 3),
-    "contents": ("MAX_COUNT", 8, kernels(), "number of contents", 8),
+    "contents": ("MAX_COUNT", 7, kernels(), "number of contents", 8),
     "frames": ("MAX_COUNT", 2, put("frames", [ROW] * 3), "number of frames", 3),
     "files of an entry": ("MAX_COUNT", 3, files(*([f"a{n}", 0] for n in range(4))), "number of files in one entry", 4),
     "raw bytes of a frame": ("MAX_BLOCK_SIZE", 8, GOOD, "raw bytes of a frame", 9),
@@ -808,7 +804,6 @@ LIMITS: dict[str, tuple[str, int, bytes, str, int]] = {
     "placeholders": ("MAX_PLACEHOLDERS", 1, placed(1, 1, 10, 7), "number of placeholders in a file", 2),
     "bytes with placeholders": ("MAX_RELOCATED_SIZE", 22, placed(1, 1, 10), "bytes of a file with placeholders", 23),
 }
-LIMITS["contents"] = ("MAX_COUNT", 7, kernels(), "number of contents", 8)
 
 
 @pytest.mark.parametrize("case", LIMITS)
@@ -820,7 +815,8 @@ def test_a_count_or_size_over_its_limit_is_refused_with_both_numbers(
     named = {"name": "triton/a/a"} if "placeholders" in case else {"name": "bundle"}
     check(data, (LimitExceededError, {"what": what, "size": size, "limit": limit, **named}))
     monkeypatch.setattr(_rules, constant, size)
-    opened(data) if case not in ("roots", "frames", "files of an entry") else None
+    if case not in ("roots", "frames", "files of an entry"):  # which break a rule besides
+        opened(data)
 
 
 def test_an_index_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -893,8 +889,6 @@ def test_many_rows_of_copies_take_no_longer_than_they_are_many() -> None:
 
 
 def test_many_deep_paths_take_no_more_memory_than_they_are_long() -> None:
-    import tracemalloc
-
     deep = "/".join("d" * 120)
     paths = [f"{n}/{deep}" for n in range(1000, 1400)]
     data = make.bundle([single(path) for path in paths])
