@@ -41,9 +41,11 @@ __all__ = [
     "Selection",
     "SkippedEntry",
     "UnpackReport",
+    "check_level",
     "opened",
     "output",
     "pack",
+    "read_profile",
     "repair",
     "unpack",
     "write_collected",
@@ -68,6 +70,28 @@ class PackReport:
     bytes_out: int
     skipped: tuple[Skipped, ...]
     seconds: float
+
+
+def check_level(level: int) -> None:
+    """Refuse what is no zstd level.
+
+    Raises:
+        UsageError: Below 1 or above 22.
+    """
+    if not 1 <= level <= MAX_LEVEL:
+        raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
+
+
+def read_profile(word: Profile | str) -> Profile:
+    """Read ``full`` or ``runtime``.
+
+    Raises:
+        UsageError: Another word.
+    """
+    try:
+        return Profile(word)
+    except ValueError:
+        raise UsageError(f"profile {word!r} is unknown: known are {', '.join(Profile)}") from None
 
 
 def pack(
@@ -108,13 +132,12 @@ def pack(
         FormatError, DigestMismatchError: A ``mega=FILE`` root is damaged.
     """
     started = time.monotonic()
-    if not 1 <= level <= MAX_LEVEL:
-        raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
+    check_level(level)
     found = resolve(roots)
     if not found:
         raise UsageError("no root given: name at least one, as PATH, KIND=PATH or NAME:KIND=PATH")
     chosen = None if only is None else frozenset(only)
-    options = Options(profile=Profile(profile), exclude=tuple(exclude), only=chosen)
+    options = Options(profile=read_profile(profile), exclude=tuple(exclude), only=chosen)
     changed: set[tuple[str, str]] = set()
     while True:
         collected = _collect(found, options, winners_only=winners_only)
@@ -426,7 +449,8 @@ def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[Skip
     wanted = {root.name for root in reader.index.roots} if selection.roots is None else set(selection.roots)
     entries = [e for e in reader.index.entries if e.root in wanted and matches(e, selection.only)]
     if selection.only and not entries:
-        raise UsageError(f"--only {' '.join(selection.only)} matches none of {len(reader.index.entries)} entries")
+        asked, count = " ".join(selection.only), len(reader.index.entries)
+        raise UsageError(f"--only {asked} matches none of {count} entries; `inspect --entries` lists them")
     entries, skipped = _fitting(reader.index, entries, selection)
     # A kind that this package does not know is refused where its place is asked for.
     numbered = {root.name: KINDS[root.kind].devices for root in reader.index.roots if root.kind in KINDS}

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import RootLike, Selection, UnpackReport, opened, pack, select, unpack
+from bundler.bundle import RootLike, Selection, UnpackReport, check_level, opened, pack, select, unpack
 from bundler.emit import EmitOptions
 from bundler.errors import (
     BundlerError,
@@ -34,6 +34,7 @@ from bundler.errors import (
 )
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
+from bundler.kinds import KINDS
 from bundler.model import Entry, Profile, Skipped
 from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
 from bundler.roots import Root, environment, match_roots, present_roots, resolve
@@ -124,7 +125,7 @@ class SaveReport:
 
 
 @contextmanager
-def _workplace() -> Iterator[str]:
+def _scratch_directory() -> Iterator[str]:
     """Make a directory for bundles on their way, and remove it."""
     try:
         place = tempfile.TemporaryDirectory(prefix="triton-bundler-", ignore_cleanup_errors=True)
@@ -225,8 +226,15 @@ class _Search:
         reader = open_remote(self._store, candidate)
         if reader is None:
             return None
+        unknown = sorted({root.kind for root in reader.index.roots} - KINDS.keys())
+        if unknown:
+            self._warnings.append(
+                f"{candidate}: it has roots of kind {', '.join(unknown)}, which a newer triton-bundler made: "
+                "update this one; it was not restored"
+            )
+            return None
         select(reader, self._selection)  # the index tells a bundle for another GPU, before all of it is read
-        with _workplace() as place:
+        with _scratch_directory() as place:
             path = os.path.join(place, "stored.tbundle")
             try:
                 pulled = pull(self._store, candidate, path)
@@ -331,9 +339,10 @@ def save(
     started = time.monotonic()
     target = opened_store(store)
     check_key(target.url, key)
+    check_level(level)
     if max_size is not None and max_size < 0:
-        raise UsageError(f"a maximal size of {max_size} bytes is negative")
-    with _workplace() as place:
+        raise UsageError(f"a maximal size of {max_size} bytes is negative: give 0 or more")
+    with _scratch_directory() as place:
         local = _Local(os.path.join(place, "local.tbundle"))
         found = local.find(roots, environ)
         if max_size is not None:

@@ -38,6 +38,7 @@ __all__ = [
     "read_file",
     "shown",
     "stream_file",
+    "takes",
 ]
 
 _CHUNK = 1 << 20  # bytes read at a time from a large file
@@ -214,11 +215,10 @@ class _Collector:
         return directories[::-1]
 
     def _is_wanted(self, path: str) -> bool:
-        return self._options.only is None or (self._root.name, path) in self._options.only
+        return _is_wanted(self._root, path, self._options)
 
     def _is_excluded(self, path: str) -> bool:
-        forms = (path, f"{self._root.name}/{path}")
-        return any(fnmatchcase(form, pattern) for pattern in self._options.exclude for form in forms)
+        return _is_excluded(self._root, path, self._options)
 
     def _mode(self, path: str) -> int | None:
         try:
@@ -399,6 +399,21 @@ def module_of(files: Mapping[str, bytes]) -> str:
             if match:
                 return match.group(1).rpartition(b"/")[2].decode("utf-8", "replace")
     return ""
+
+
+def _is_wanted(root: Root, path: str, options: Options) -> bool:
+    return options.only is None or (root.name, path) in options.only
+
+
+def _is_excluded(root: Root, path: str, options: Options) -> bool:
+    forms = (path, f"{root.name}/{path}")
+    return any(fnmatchcase(form, pattern) for pattern in options.exclude for form in forms)
+
+
+def takes(root: Root, path: str, options: Options) -> bool:
+    """Whether the options let an entry at ``path`` inside ``root`` be taken."""
+    is_banned = (root.name, path) in options.banned
+    return not is_banned and _is_wanted(root, path, options) and not _is_excluded(root, path, options)
 
 
 def long_strings(data: bytes, facts: check.Facts) -> tuple[tuple[int, int, bytes], ...]:

@@ -19,8 +19,10 @@ __all__ = [
     "FormatError",
     "IncompatibleTargetError",
     "IncompleteEntryError",
+    "KeyNameError",
     "LimitExceededError",
     "LocalIOError",
+    "NoHitError",
     "NotABundleError",
     "NothingToPackError",
     "ObjectExistsError",
@@ -267,8 +269,8 @@ class IncompatibleTargetError(BundlerError):
 
     def __str__(self) -> str:
         return (
-            f"the bundle holds kernels for {', '.join(self.bundle)}, this host has {', '.join(self.host)}; nothing was "
-            "written: use a bundle made for this GPU, name another with --target, or restore anyway with --force"
+            f"the bundle holds kernels for {', '.join(self.bundle)}, wanted are {', '.join(self.host)}; nothing "
+            "was written: use a bundle made for this GPU (unpack takes --target for another, and --force for any)"
         )
 
 
@@ -323,6 +325,7 @@ class StoreError(BundlerError):
 
     exit_code = 10
     field_names: ClassVar[tuple[str, ...]] = ("store", "key", "reason")
+    remedy: ClassVar[str] = "check the address and the credentials, then try again"
 
     def __init__(self, store: str, key: str, reason: str) -> None:
         super().__init__(store, key, reason)
@@ -331,11 +334,25 @@ class StoreError(BundlerError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.store}: {self.key!r}: {self.reason}; check the address and the credentials, then try again"
+        return f"{self.store}: {self.key!r}: {self.reason}; {self.remedy}"
+
+
+class KeyNameError(StoreError):
+    """A key that no store takes, on any host."""
+
+    remedy = "choose another key"
+
+
+class NoHitError(StoreError):
+    """A hit was required, and nothing was restored."""
+
+    remedy = "save a bundle under this key first, or do without --require-hit"
 
 
 class ObjectNotFoundError(StoreError, FileNotFoundError):
     """No object under this key."""
+
+    remedy = "list what is there with `triton-bundler ls`"
 
     def __init__(self, store: str, key: str) -> None:
         super().__init__(store, key, "no such object")
@@ -347,6 +364,8 @@ class ObjectNotFoundError(StoreError, FileNotFoundError):
 
 class ObjectExistsError(StoreError, FileExistsError):
     """An object is under this key already, or is not the version that was to be replaced."""
+
+    remedy = "choose another key, or let it be replaced"
 
     def __init__(self, store: str, key: str) -> None:
         super().__init__(store, key, "the object exists already")

@@ -1,6 +1,6 @@
 """Kinds of cache roots, as data: where a root lies, what an entry is there, what is left out, which files hold paths.
 
-To teach the package a new kind, add a row to ``KINDS``; no other module asks for a kind by name. What holds for every
+To teach the package a new kind, add a row to ``KINDS``; no other module tells what a kind does. What holds for every
 kind (a directory with a group file is a kernel entry, staging names are not entries) is in the shared tables.
 
 Sources: torch/_inductor/runtime/cache_dir_utils.py, torch/_inductor/codecache.py, triton/knobs.py and
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from bundler.errors import UsageError
 from bundler.model import Unit
 
-__all__ = ["KINDS", "STAGING_PREFIX", "RootKind", "detect", "excluded", "is_literal", "locate", "unit_of"]
+__all__ = ["KINDS", "STAGING_PREFIX", "RootKind", "detect", "excluded", "is_literal", "known_kind", "locate", "unit_of"]
 
 STAGING_PREFIX = ".tb-"
 """First characters of every staging name of ours; reserved, so no bundle may hold such a name."""
@@ -104,6 +104,22 @@ _EXCLUDED_NAMES = re.compile(
     rf"|{re.escape(STAGING_PREFIX)}.*|locks?|.*\.lock|__pycache__|.*\.pyc",
     re.DOTALL,
 )
+
+
+def known_kind(name: str, root: str) -> RootKind:
+    """Return the kind of a root of a bundle, which a newer package may have made.
+
+    Args:
+        name: The kind's name.
+        root: The root's name, for the message.
+
+    Raises:
+        UsageError: This package has no such kind.
+    """
+    if name not in KINDS:
+        known = ", ".join(sorted(KINDS))
+        raise UsageError(f"root {root!r} is of kind {name!r}; this package knows {known}: update it")
+    return KINDS[name]
 
 
 def unit_of(path: str) -> Unit:

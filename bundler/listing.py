@@ -117,7 +117,8 @@ def _mega_listing(file: Any, name: str) -> dict[str, Any]:
     size = file.seek(0, 2)
     file.seek(0)
     cache = megacache.read(file, name=name)
-    entries, skipped = [], []
+    listed: dict[str, dict[str, Any]] = {}
+    skipped = []
     for artifact in cache.artifacts:
         digest = megacache.artifact_digest(file, artifact)
         try:
@@ -130,19 +131,18 @@ def _mega_listing(file: Any, name: str) -> dict[str, Any]:
             continue
         unit, base = unit_of(placed.path), placed.path.rpartition("/")[2]
         entry = Entry("inductor", placed.path, unit, (Artifact(base, 0),))
-        entries.append(
-            {
-                "root": "inductor",
-                "path": placed.path,
-                "unit": unit.value,
-                "key": entry.key,
-                "name": entry.name,
-                "target": None,
-                "needs": [],
-                "files": [{"name": base, "size": artifact.size, "digest": str(digest), "relocations": 0}],
-            }
-        )
-    total = sum(artifact.size for artifact in cache.artifacts)
+        listed[placed.path] = {  # the later one of two wins, as it does in torch
+            "root": "inductor",
+            "path": placed.path,
+            "unit": unit.value,
+            "key": entry.key,
+            "name": entry.name,
+            "target": None,
+            "needs": [],
+            "files": [{"name": base, "size": artifact.size, "digest": str(digest), "relocations": 0}],
+        }
+    entries = list(listed.values())
+    total = sum(file["size"] for each in entries for file in each["files"])
     root = {
         "name": "inductor",
         "kind": "inductor",
@@ -154,6 +154,8 @@ def _mega_listing(file: Any, name: str) -> dict[str, Any]:
     return {
         "format_version": "mega",
         "content_digest": None,
+        "index_digest": None,
+        "index_size": None,
         "bundle_size": size,
         "content_size": total,
         "profile": "full",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bundler import check
-from bundler.collect import Collected, Draft, File, Options, long_strings
+from bundler.collect import Collected, Draft, File, Options, long_strings, takes
 from bundler.errors import LocalIOError, UnsafePathError
 from bundler.formats import megacache
 from bundler.kinds import unit_of
@@ -44,6 +44,8 @@ def collect_mega(root: Root, options: Options, into: Collected) -> None:
             continue
         if isinstance(placed, megacache.LeftOut):
             into.skipped.append(Skipped(shown, placed.reason))
+            continue
+        if not takes(root, placed.path, options):
             continue
         draft = _draft(root, placed.path, artifact, digest.value, into)
         if draft is not None:

@@ -17,14 +17,14 @@ from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
 
-from bundler.bundle import Blob, opened, output, write_collected
+from bundler.bundle import Blob, check_level, opened, output, write_collected
 from bundler.collect import Collected, Draft, File
 from bundler.compare import Verdict
 from bundler.difference import compare_entries
 from bundler.errors import ConflictError, UsageError
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
-from bundler.kinds import KINDS
+from bundler.kinds import KINDS, known_kind
 from bundler.model import Content, Entry, Index, Profile, Skipped, Unit
 from bundler.roots import Root
 
@@ -124,7 +124,8 @@ def merge(
         FormatError, DigestMismatchError, UnsafePathError, LocalIOError: A bundle cannot be read, ``out`` not written.
     """
     started = time.monotonic()
-    policy = OnMergeConflict(on_conflict) if on_conflict is not None else None
+    policy = _policy(on_conflict)
+    check_level(level)
     with ExitStack() as stack:
         readers = [stack.enter_context(opened(blob)) for blob in blobs]
         require_mergeable(readers)
@@ -169,12 +170,19 @@ def require_mergeable(readers: Sequence[Reader]) -> None:
         if not reader.seekable:
             raise UsageError(f"{reader.name} is a pipe, and merge reads a bundle more than once: save it to a file")
         for root in reader.index.roots:
-            if root.kind not in KINDS:
-                raise UsageError(f"{reader.name} has a root of kind {root.kind!r}, which this package does not know")
+            known_kind(root.kind, root.name)
             if kinds.setdefault(root.name, root.kind) != root.kind:
                 raise UsageError(
                     f"root {root.name!r} is of kind {kinds[root.name]} and of kind {root.kind}: rename one"
                 )
+
+
+def _policy(word: OnMergeConflict | str | None) -> OnMergeConflict | None:
+    try:
+        return None if word is None else OnMergeConflict(word)
+    except ValueError:
+        known = ", ".join(policy.value for policy in OnMergeConflict)
+        raise UsageError(f"on_conflict {word!r} is unknown: known are {known}") from None
 
 
 def _choose(readers: Sequence[Reader], policy: OnMergeConflict | None) -> tuple[list[_Candidate], list[MergeConflict]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bundler.errors import UsageError
-from bundler.kinds import KINDS, RootKind, locate
+from bundler.kinds import KINDS, RootKind, known_kind, locate
 from bundler.model import RootRecord
 from bundler.roots import Root
 
@@ -103,10 +103,7 @@ def _with_other_kinds(records: Iterable[RootRecord]) -> list[tuple[RootRecord, R
     """
     found = []
     for record in sorted(records, key=lambda record: (record.name != record.kind, record.name)):
-        if record.kind not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise UsageError(f"root {record.name!r} is of kind {record.kind!r}; this package knows {known}: update it")
-        found.append((record, KINDS[record.kind]))
+        found.append((record, known_kind(record.kind, record.name)))
     names = {record.name for record, _ in found}
     for kind in KINDS.values():
         if kind.variable is not None and kind not in [other for _, other in found]:

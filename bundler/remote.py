@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 
-from bundler.bundle import Blob, Selection, opened, output, select, write_collected
+from bundler.bundle import Blob, Selection, check_level, opened, output, select, write_collected
 from bundler.collect import Collected
 from bundler.digest import Digest
 from bundler.errors import (
@@ -30,7 +30,7 @@ from bundler.errors import (
 )
 from bundler.formats import HEADER_SIZE, Reader, open_bundle, payload_offset
 from bundler.formats.limits import DEFAULT_LEVEL
-from bundler.kinds import KINDS
+from bundler.kinds import known_kind
 from bundler.listing import inspect
 from bundler.merging import drafts_of
 from bundler.model import Entry, Frame
@@ -58,6 +58,8 @@ _CHUNK_SIZE = 8 << 20  # bytes of one request
 
 class ForeignObjectError(StoreError):
     """The object under a key is no bundle; it is left alone."""
+
+    remedy = "choose another key, or remove the object yourself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ def pull(
         UsageError: ``only`` matches nothing.
         LocalIOError: ``out`` cannot be written.
     """
+    check_level(level)
     started = time.monotonic()
     source = opened_store(store)
 
@@ -257,7 +260,11 @@ class _Fetch:
             image.seek(0)
             local = open_bundle(image, name=reader.name)
             kinds = {entry.root for entry in entries}
-            roots = [Root(root.name, KINDS[root.kind], root.path) for root in local.index.roots if root.name in kinds]
+            roots = [
+                Root(root.name, known_kind(root.kind, root.name), root.path)
+                for root in local.index.roots
+                if root.name in kinds
+            ]
             with output(out) as (file, _):
                 written = write_collected(
                     file,

@@ -125,7 +125,7 @@ def gc(
     if max_size is None and max_age is None:
         raise UsageError("gc needs a limit: give a maximal size, a maximal age, or both")
     if (max_size or 0) < 0 or (max_age or 0) < 0:
-        raise UsageError("a limit of gc must not be negative")
+        raise UsageError("a limit of gc is negative: give 0 or more")
     target = opened_store(store)
     now = time.time() if now is None else now
     objects = sorted(target.list(prefix), key=lambda info: (_used(info), info.key))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bundler.errors import UsageError
-from bundler.kinds import KINDS, RootKind, detect, locate
+from bundler.kinds import KINDS, RootKind, detect, known_kind, locate
 from bundler.model import RootRecord
 
 __all__ = ["MEGA", "Root", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
@@ -111,10 +111,7 @@ def place_roots(
     for record in records:
         if used is not None and record.name not in used:
             continue
-        if record.kind not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise UsageError(f"root {record.name!r} is of kind {record.kind!r}; this package knows {known}: update it")
-        kind = KINDS[record.kind]
+        kind = known_kind(record.kind, record.name)
         root = _given_for(record, records, wanted)
         if root is not None:
             placed[record.name] = Root(record.name, kind, root.path)
@@ -133,7 +130,7 @@ def place_roots(
 def match_roots(records: Sequence[RootRecord], wanted: Sequence[Root]) -> dict[str, Root]:
     """Return where those roots of a bundle go that are among ``wanted``, by name, then by kind where that is plain."""
     found = {record.name: (record, root) for record in records if (root := _given_for(record, records, wanted))}
-    return {name: Root(name, KINDS[record.kind], root.path) for name, (record, root) in found.items()}
+    return {name: Root(name, known_kind(record.kind, record.name), root.path) for name, (record, root) in found.items()}
 
 
 def present_roots(environ: Mapping[str, str] | None = None) -> list[Root]:

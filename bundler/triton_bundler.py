@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import opened, write_collected
+from bundler.bundle import opened, read_profile, write_collected
 from bundler.collect import ChangedError, Collected, Draft, Options, collect_kernels
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
 from bundler.errors import BundlerError, LocalIOError, UsageError
@@ -127,7 +127,7 @@ class TritonBundler:
     ) -> None:
         self._root = Root("triton", KINDS["triton"], os.path.abspath(os.fspath(cache_dir)))
         self._directories = directories
-        self._profile = Profile(profile)
+        self._profile = read_profile(profile)
         self._level = level
         self._enabled = enabled
         self._strict = strict

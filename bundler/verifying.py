@@ -10,7 +10,7 @@ from bundler import check
 from bundler.bundle import Blob, RootLike, opened
 from bundler.collect import Collected, Draft, Options, collect
 from bundler.digest import Digest
-from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError
+from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError, UsageError
 from bundler.formats import Reader
 from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
@@ -64,15 +64,23 @@ def verify(
         FormatError, UnsafePathError: Header or index cannot be read, so there is nothing to gather.
         DigestMismatchError: The index was changed, or the content digest is not the expected one.
         LocalIOError: The file cannot be read.
+        UsageError: ``expect_digest`` is no digest.
     """
     with opened(blob) as reader:
         if expect_digest is not None:
-            expected = Digest.parse(expect_digest) if isinstance(expect_digest, str) else expect_digest
+            expected = _digest(expect_digest)
             if expected != reader.content_digest:
                 raise DigestMismatchError(f"{reader.name}: content digest", str(expected), str(reader.content_digest))
         problems = list(_bundle_problems(reader, progress))
         reader.finish()
         return VerifyReport(not problems, len(reader.index.entries), tuple(problems), str(reader.content_digest))
+
+
+def _digest(given: str | Digest) -> Digest:
+    try:
+        return Digest.parse(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterator[EntryProblem]:

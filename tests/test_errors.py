@@ -34,6 +34,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "LocalIOError": ("/cache/triton/KEY", errno.ENOSPC, "write the staged files", 4242, 4000),
     "NotABundleError": ("the file begins with 50 4b", 7, "a.tbundle"),
     "NothingToPackError": ("inductor, triton", "the directories are empty"),
+    "KeyNameError": ("s3://bucket", "../main", "a part of the key is '..'"),
+    "NoHitError": ("s3://bucket", "main-1", "no bundle is there"),
     "ObjectExistsError": ("s3://bucket", "main-1"),
     "ObjectNotFoundError": ("s3://bucket", "main-1"),
     "RelocationError": ("triton/KEY/__grp__add.json", "the members lie apart", 4242),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bundler.cli._fields import Field
-from bundler.cli._output import Console, counted
+from bundler.cli._output import Console, counted, printable
 
 if TYPE_CHECKING:
     from bundler.outcome import RunReport
@@ -87,7 +87,7 @@ def conclude(console: Console, report: RunReport) -> int:
         console.report["error"] = {"type": type(error).__name__, "message": str(error), **error.fields()}
     _say(console, report)
     if report.failed and not console.as_json:
-        console.complain(f"triton-bundler: error: {report.error}")
+        console.complain(f"triton-bundler: error: {printable(str(report.error))}")
     return report.status
 
 

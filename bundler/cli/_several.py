@@ -48,7 +48,8 @@ def restore_several(
         selection = replace(selection, targets=host.gpu_targets())  # asked once
     checked = [each for each in (_check(source, selection, options) for source in sources) if each is not None]
     if not checked:
-        raise UsageError(f"--only {' '.join(selection.only)} matches nothing in any of {len(sources)} bundles")
+        asked = " ".join(selection.only)
+        raise UsageError(f"--only {asked} matches nothing in any bundle; `inspect --entries` lists what is in one")
     places = _place(checked, roots, into)
 
     def restore(each: _Checked, how: EmitOptions) -> UnpackReport:

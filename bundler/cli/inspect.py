@@ -78,7 +78,7 @@ def command(console: Console, file: str, list_entries: bool) -> int:
     else:
         with source(file, again=False) as bundle:
             found = inspect(bundle)
-    console.report = {"index_digest": None, "index_size": None, **found}
+    console.report = found
     if not console.is_silent:
         say(console, console.report)
         if list_entries:

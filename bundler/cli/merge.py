@@ -49,13 +49,11 @@ def command(console: Console, files: tuple[str, ...], output: str, on_conflict: 
 
     Without first and last, the result is the same bytes whatever the order of the bundles. One FILE may be - for stdin.
     """
-    from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
+    from bundler.formats.limits import DEFAULT_LEVEL
     from bundler.merging import merge
 
     if files.count(STDIN) > 1:
         raise UsageError("stdin can be read once: give - once")
-    if level is not None and not 1 <= level <= MAX_LEVEL:
-        raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
     out = console.binary_stdout() if output == "-" else output
     with ExitStack() as stack:
         sources = [stack.enter_context(source(file, again=True)) for file in files]

@@ -13,7 +13,7 @@ from bundler.cli._output import Console
 from bundler.cli._restored import RESTORED_FIELDS, as_json, print_environment, say, say_environment
 from bundler.cli._stores import store_option
 from bundler.cli.unpack import read_target
-from bundler.errors import StoreError
+from bundler.errors import NoHitError
 
 if TYPE_CHECKING:
     from bundler.caching import RestoreReport
@@ -119,7 +119,7 @@ def command(
     _say(console, report)
     if require_hit and not report.hit:
         reason = "; ".join(report.warnings) or f"no bundle is there{', nor under a prefix' if restore_keys else ''}"
-        raise StoreError(report.store, key, f"{reason}; and --require-hit was given")
+        raise NoHitError(report.store, key, reason)
     if print_env:
         print_environment(console, report.unpacked.env)
     else:

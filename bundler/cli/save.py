@@ -92,11 +92,8 @@ def command(
     What is stored and damaged is replaced. What is no bundle is left alone: the exit code is 10.
     """
     from bundler.caching import save
-    from bundler.errors import UsageError
-    from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
+    from bundler.formats.limits import DEFAULT_LEVEL
 
-    if level is not None and not 1 <= level <= MAX_LEVEL:
-        raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
     with console.progress("packing") as progress:
         report = save(
             store,

@@ -407,12 +407,12 @@ def _join(module: Any) -> None:
             hook.install()
             _hook = hook
             return
+        reason = f"this torch has no {lacking} of {seams.MODULE} as expected"
     except Exception as error:  # noqa: BLE001  it would look as if the import of torch's module had failed
         lacking = f"{type(error).__name__}: {error}"
+        reason = f"joining {seams.MODULE} failed with {lacking}"
     _settings["reason"] = f"{seams.MODULE}: {lacking}"
-    log.warning(
-        "not switched on: this torch has no %s of %s as expected; torch is left as it is", lacking, seams.MODULE
-    )
+    log.warning("not switched on: %s; torch is left as it is, and needs a newer triton-bundler", reason)
 
 
 def disable() -> None:

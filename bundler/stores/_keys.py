@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bundler.errors import StoreError
+from bundler.errors import KeyNameError
 from bundler.kinds import STAGING_PREFIX
 
 __all__ = ["MAX_KEY_SIZE", "MAX_PART_SIZE", "check_key", "check_prefix", "key_problem"]
@@ -52,7 +52,7 @@ def check_key(store: str, key: str) -> None:
         StoreError: ``key`` is refused, and why.
     """
     if problem := key_problem(key):
-        raise StoreError(store, key, problem)
+        raise KeyNameError(store, key, problem)
 
 
 def check_prefix(store: str, prefix: str) -> None:
@@ -62,4 +62,4 @@ def check_prefix(store: str, prefix: str) -> None:
         StoreError: No key begins like this.
     """
     if prefix and (problem := key_problem(prefix + "x")):
-        raise StoreError(store, prefix, problem.replace("the key", "the prefix"))
+        raise KeyNameError(store, prefix, problem.replace("the key", "the prefix"))
