@@ -217,6 +217,28 @@ def test_globs_leave_out_entries_and_whole_directories(tmp_path: Path) -> None:
     assert collected(place, "inductor", exclude=("*.py",)).skipped == []
 
 
+def test_only_what_was_asked_for_is_read(tmp_path: Path) -> None:
+    place = synthetic_inductor_root(tmp_path / "root")
+    everything = paths(collected(place, "inductor"))
+    for wanted in ([], everything[:1], [everything[0], everything[-1], "absent"]):
+        only = frozenset(("inductor", path) for path in wanted)
+        assert set(paths(collected(place, "inductor", only=only))) == set(wanted) - {"absent"}
+    assert paths(collected(place, "inductor", only=frozenset({("other", everything[0])}))) == []
+
+
+def test_options_say_of_a_path_alone_whether_it_is_taken(tmp_path: Path) -> None:
+    place = root_of(tmp_path)
+    assert collect.takes(place, "a/b", Options())
+    assert collect.takes(place, "a/b", Options(only=frozenset({("triton", "a/b")})))
+    for options in (
+        Options(exclude=("a/*",)),
+        Options(exclude=("triton/a/b",)),
+        Options(only=frozenset()),
+        Options(banned=frozenset({("triton", "a/b")})),
+    ):
+        assert not collect.takes(place, "a/b", options)
+
+
 def test_a_kernel_without_a_member_that_a_glob_leaves_out_is_not_whole(root: Path) -> None:
     found = collected(root, exclude=("*.ptx",))
     assert paths(found) == [] and reasons(found) == {
@@ -443,6 +465,18 @@ def test_a_runtime_profile_has_the_binary_the_metadata_and_a_group_file_of_those
     assert (runtime.target, runtime.recorded, runtime.module) == (full.target, full.recorded, full.module)
     (made,) = [file for file in runtime.files if file.name == "__grp__add.json"]
     assert made.disk_size == (kernel / "__grp__add.json").stat().st_size and list(made.reopen()) == []
+
+
+def test_ir_that_no_launch_reads_must_only_be_there(kernel: Path, root: Path) -> None:
+    (kernel / "add.ptx").write_bytes(bytes(99))  # found by those who read it
+    options = {"profile": Profile.RUNTIME, "launch_only": True}
+    (draft,) = collected(root, **options).drafts
+    assert set(files(draft)) == {"__grp__add.json", "add.json", "add.cubin"} and draft.module == ""
+    assert collected(root, profile=Profile.RUNTIME).drafts == []
+    (kernel / "add.ptx").write_bytes(b"")
+    assert reasons(collected(root, **options)) == {f"triton/{KEY}": "add.ptx: 0 bytes: the write was cut off"}
+    (kernel / "add.ptx").unlink()
+    assert "not there" in reasons(collected(root, **options))[f"triton/{KEY}"]
 
 
 def test_two_kernels_in_one_directory_keep_a_group_file_each(kernel: Path, root: Path) -> None:

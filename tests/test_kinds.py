@@ -207,6 +207,14 @@ def test_the_name_of_the_account_is_used_when_no_variable_says_it(monkeypatch: p
     assert locate(KINDS["inductor"], {"USER": ""}) == f"{TEMP}/torchinductor_account"
 
 
+def test_a_kind_that_a_newer_package_made_is_refused_by_the_name_of_its_root() -> None:
+    assert kinds.known_kind("triton", "mine") is KINDS["triton"]
+    with pytest.raises(
+        UsageError, match="root 'mine' is of kind 'tpu'; this package knows generic, inductor, triton, vllm"
+    ):
+        kinds.known_kind("tpu", "mine")
+
+
 def test_the_table_of_kinds_is_consistent() -> None:
     assert list(KINDS) == [kind.name for kind in KINDS.values()]
     variables = [kind.variable for kind in KINDS.values() if kind.variable]

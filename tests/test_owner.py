@@ -17,7 +17,10 @@ import pytest
 
 from bundler import _owner, kinds
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners are told by /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="owners are told by /proc"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # forks, beside xdist
+]
 
 DAY = 24 * 3600
 

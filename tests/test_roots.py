@@ -11,7 +11,7 @@ import pytest
 from bundler.errors import UsageError
 from bundler.kinds import KINDS
 from bundler.model import RootRecord
-from bundler.roots import Root, environment, parse, place_roots, resolve
+from bundler.roots import Root, environment, match_roots, parse, place_roots, present_roots, resolve
 from bundler.testing.trees import synthetic_inductor_root, synthetic_kernel
 
 HERE = os.getcwd()
@@ -134,6 +134,42 @@ def test_roots_without_an_entry_need_no_place() -> None:
     records = [RootRecord("g", "generic"), TRITON]
     assert list(place_roots(records, [], None, HOST, used={"triton"})) == ["triton"]
     assert list(place_roots(records, ["generic=/g"], None, HOST, used={"triton"})) == ["triton"]
+
+
+def test_roots_are_matched_as_they_are_placed_and_others_are_passed_over() -> None:
+    for records, given, _, expected in PLACED.values():
+        matched = match_roots(records, resolve(given))
+        assert {name: root.path for name, root in matched.items()}.items() <= expected.items()
+    assert match_roots([INDUCTOR, TRITON], resolve(["vllm=/v", "triton=/t"])) == {
+        "triton": Root("triton", KINDS["triton"], "/t")
+    }
+
+
+def test_the_roots_of_this_host_are_those_that_are_there_and_in_no_other(tmp_path: Path) -> None:
+    places = {"TORCHINDUCTOR_CACHE_DIR": "i", "TRITON_CACHE_DIR": "t", "VLLM_CACHE_ROOT": "v"}
+    variables = {name: str(tmp_path / path) for name, path in places.items()}
+    assert present_roots(variables) == []
+    for path in ("i", "t2", "i2/triton", "v/inner"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "v" / "file").touch()
+
+    def present(**changes: str) -> set[tuple[str, str]]:
+        found = present_roots(variables | {name: str(tmp_path / path) for name, path in changes.items()})
+        return {(root.name, os.path.relpath(root.path, tmp_path)) for root in found}
+
+    assert present() == {("vllm", "v"), ("inductor", "i")}
+    assert present(TRITON_CACHE_DIR="t2", VLLM_CACHE_ROOT="v/file") == {("inductor", "i"), ("triton", "t2")}
+    # A name that only begins alike is not inside; a root below another is a part of it, also through a link.
+    assert present(TORCHINDUCTOR_CACHE_DIR="i2", TRITON_CACHE_DIR="i2/triton") == {("vllm", "v"), ("inductor", "i2")}
+    (tmp_path / "link").symlink_to("v/inner")
+    assert present(TRITON_CACHE_DIR="link") == {("vllm", "v"), ("inductor", "i")}
+
+
+def test_a_kind_without_a_place_on_this_host_is_not_present(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert present_roots({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}) == [
+        Root("inductor", KINDS["inductor"], str(tmp_path))
+    ]
 
 
 def _placed(*roots: Sequence[str]) -> dict[str, Root]:

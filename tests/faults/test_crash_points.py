@@ -31,7 +31,10 @@ from bundler.errors import LocalIOError
 from bundler.testing import trees
 from bundler.testing.faults import crash_points, judge, killed, without_renameat2
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # forks, beside xdist
+]
 
 MOST_POINTS = 150  # of one scenario; beyond that they are sampled
 NO_RENAMEAT2 = pytest.mark.parametrize("exchange", [True, False], ids=["renameat2", "plain-rename"])

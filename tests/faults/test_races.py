@@ -32,7 +32,10 @@ from bundler.errors import LocalIOError
 from bundler.testing import trees
 from bundler.testing.faults import judge, without_renameat2
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked, and told apart by /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are forked, and told apart by /proc"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # forks, beside xdist
+]
 
 PROCESSES = 12
 NO_SYNC = EmitOptions(sync=False)

@@ -26,10 +26,14 @@ import bundler
 from bundler import _owner, bundle
 from bundler.emit import EmitOptions
 from bundler.errors import LocalIOError, UsageError
+from bundler.formats import v1
 from bundler.testing import trees
 from bundler.testing.faults import crash_points, killed
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # forks, beside xdist
+]
 
 Mount = Callable[..., Path]
 
@@ -449,6 +453,7 @@ def test_pack_without_room_for_its_temporary_file_is_an_error_of_ours(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(v1, "_SPOOL_SIZE", 1)  # a large bundle does not fit into memory
     with open(tmp_path / "out", "wb") as file, pytest.raises(LocalIOError) as caught:
         bundler.pack([f"triton={tree}"], file)
     assert caught.value.errno == errno.ENOSPC

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bundler.formats import Source, _frame, _index, open_bundle, write
+from bundler.errors import TruncatedError
+from bundler.formats import Source, _frame, _index, open_bundle, payload_offset, write
 from bundler.formats._header import HEADER_SIZE, Header
 from bundler.formats._msgpack import decode, encode
 from bundler.model import (
@@ -87,6 +88,12 @@ def test_the_smallest_bundle_is_read_as_it_is_written_down() -> None:
     assert reader.read(0) == b"hello\n"
     assert str(reader.content_digest) == SMALLEST_DIGEST
     assert reader.index_digest.value == SMALLEST_HEADER[40:] == hashlib.sha256(SMALLEST_STORED).digest()
+
+
+def test_its_head_says_how_much_must_be_read_to_open_it() -> None:
+    assert payload_offset(SMALLEST[:HEADER_SIZE]) == payload_offset(SMALLEST) == len(SMALLEST) - len(SMALLEST_PAYLOAD)
+    with pytest.raises(TruncatedError):
+        payload_offset(SMALLEST[: HEADER_SIZE - 1])
 
 
 def test_what_is_written_differs_from_it_in_its_frames_alone() -> None:
