@@ -519,12 +519,13 @@ def repair(blob: Blob, root: RootLike, *, options: EmitOptions = _DEFAULT) -> Un
     with opened(blob) as reader:
         records = reader.index.roots
         found = resolve([root])
-        names = {record.name for record in records}
-        wanted = [record for record in records if record.name == found[0].name or len(records) == 1]
-        wanted = wanted or [record for record in records if record.kind == found[0].kind.name]
+        names = sorted(f"{record.name}:{record.kind}" for record in records)
+        of_kind = [record for record in records if record.kind == found[0].kind.name]
+        wanted = [record for record in of_kind if record.name == found[0].name] or of_kind
         if len(wanted) != 1:
             raise UsageError(
-                f"the bundle has the roots {', '.join(sorted(names))}: name one of them, as in NAME:KIND=PATH"
+                f"root {found[0].name!r} of kind {found[0].kind.name} fits none of the bundle's roots, which are "
+                f"{', '.join(names)}: name one of them, as in NAME:KIND=PATH"
             )
         places = {wanted[0].name: replace(found[0], name=wanted[0].name)}
         entries = [entry for entry in reader.index.entries if entry.root == wanted[0].name]

@@ -226,7 +226,10 @@ class NothingToPackError(IncompleteEntryError):
     """No entry was found in any root. ``entry`` names the roots."""
 
     def __str__(self) -> str:
-        return f"nothing to pack in {self.entry}: {self.missing}; name the directory that the compile wrote to"
+        return (
+            f"nothing to pack in {self.entry}: {self.missing}; "
+            "name the directory that the compile wrote to, and see that it compiled"
+        )
 
 
 class RequirementError(IncompleteEntryError):

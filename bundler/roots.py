@@ -56,14 +56,15 @@ def parse(text: str) -> Root:
     return Root(match["name"] or kind_name, KINDS[kind_name], path)
 
 
-def resolve(roots: Iterable[str | os.PathLike[str] | Root]) -> list[Root]:
-    """Read several roots, and refuse two of one name.
+def resolve(roots: str | os.PathLike[str] | Root | Iterable[str | os.PathLike[str] | Root]) -> list[Root]:
+    """Read one root or several, and refuse two of one name.
 
     Raises:
         UsageError: An unknown kind, or two roots of one name.
     """
     found: dict[str, Root] = {}
-    for given in roots:
+    # A string is one root, not one for each of its characters.
+    for given in [roots] if isinstance(roots, (str, os.PathLike, Root)) else roots:
         root = given if isinstance(given, Root) else parse(os.fspath(given))
         if root.name in found:
             raise UsageError(

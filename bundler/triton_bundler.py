@@ -283,17 +283,19 @@ class TritonBundler:
                 return path
         return key
 
-    def read_and_emit(self, blob: bytes, *, look: Callable[[Index], None] = lambda index: None) -> EmitReport | None:
+    def read_and_emit(
+        self, blob: bytes | None, *, look: Callable[[Index], None] = lambda index: None
+    ) -> EmitReport | None:
         """Make the kernels of a blob appear, each whole or not at all; None when that failed or is switched off.
 
         Entries that are there and the same cost a comparison; damaged ones are replaced; different ones are kept.
         Nothing is brought to the disk by force: what a crash damages is found and repaired on the next hit.
 
         Args:
-            blob: What ``collect`` returned, here or elsewhere.
+            blob: What ``collect`` returned, here or elsewhere; None, when there was nothing to store, is a miss.
             look: Shown its index, when that can be read.
         """
-        if not self._enabled():
+        if blob is None or not self._enabled():
             return None
         started = time.perf_counter()
         report: EmitReport | None = None

@@ -184,3 +184,8 @@ def test_the_environment_points_at_each_root() -> None:
 def test_of_two_roots_of_a_kind_the_one_that_bears_its_name_has_the_variable() -> None:
     assert environment(_placed(("a", "triton", "/a"), ("triton", "triton", "/t"))) == {"TRITON_CACHE_DIR": "/t"}
     assert environment(_placed(("b", "triton", "/b"), ("a", "triton", "/a"))) == {"TRITON_CACHE_DIR": "/a"}
+
+
+def test_a_string_is_one_root_not_one_for_each_character(tmp_path: Path) -> None:
+    assert [root.path for root in resolve(f"generic={tmp_path}")] == [str(tmp_path)]
+    assert [root.path for root in resolve(tmp_path)] == [str(tmp_path)]

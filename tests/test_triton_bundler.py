@@ -623,3 +623,7 @@ def test_stats_are_numbers_that_start_at_nothing(place: Place) -> None:
     stats = TritonBundler(place.cache).stats()
     assert set(stats.values()) == {0} and all(isinstance(name, str) for name in stats)
     json.dumps(stats)
+
+
+def test_nothing_stored_is_a_miss(tmp_path: Path) -> None:
+    assert TritonBundler(tmp_path).read_and_emit(None) is None

@@ -40,6 +40,8 @@ def command(console: Console, salt: str, facts: str | None, prefixes: bool) -> i
 
     made = make_key(salt=salt, facts=None if facts is None else _facts(facts))
     console.report = {**asdict(made), "prefixes": list(made.prefixes)}
+    if "-torch0-" in made.key:
+        console.warn("torch is not installed beside this command, so every torch has this key: install both together")
     if not console.as_json:
         for line in made.prefixes if prefixes else (made.key,):
             console.give(line)

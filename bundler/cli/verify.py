@@ -16,7 +16,7 @@ from bundler.digest import Digest
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, UnsafePathError, UsageError
 
 if TYPE_CHECKING:
-    from bundler.verifying import VerifyReport
+    from bundler.verifying import EntryProblem, VerifyReport
 
 __all__ = ["FIELDS", "PROBLEM", "command"]
 
@@ -84,7 +84,7 @@ def command(console: Console, file: str | None, root: str | None, expect_digest:
         console.say(f"not ok: {wrong} of {counted(report.entries, 'entry')} with {_count(report)}")
     if report.content_digest:
         console.say(f"content digest: {report.content_digest}")
-    console.listing("problem", [(p.code, p.entry, p.file, p.detail) for p in report.problems])
+    console.listing("problem", _rows(report))
     return report.exit_code
 
 
@@ -103,6 +103,20 @@ def _check(console: Console, file: str | None, root: str | None, digest: Digest 
 def _whole(error: BundlerError) -> dict[str, Any]:
     code = "digest" if isinstance(error, DigestMismatchError) else "format"
     return {"code": code, "entry": "", "file": "", "detail": str(error)}
+
+
+def _rows(report: VerifyReport) -> list[tuple[str, str, str, str]]:
+    """Return a row for each problem, and one for all files that a damaged frame takes with it."""
+    alike: dict[tuple[str, str], list[EntryProblem]] = {}
+    for problem in report.problems:
+        alike.setdefault((problem.code, problem.detail), []).append(problem)
+    rows = []
+    for (code, detail), problems in alike.items():
+        first, more = problems[0], len(problems) - 1
+        rows.append(
+            (code, first.entry, f"{first.file} and {counted(more, 'more file')}" if more else first.file, detail)
+        )
+    return rows
 
 
 def _count(report: VerifyReport) -> str:
