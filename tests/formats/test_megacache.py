@@ -204,8 +204,8 @@ MALFORMED: dict[str, tuple[bytes, type[BundlerError], dict[str, Any]]] = {
         DigestMismatchError,
         {"name": "mega cache", "expected": crc(SAMPLE), "actual": crc(WRONG_VERSION_UNCHECKED), "offset": 0},
     ),
-    "version 2": (mega([], version=2), UnsupportedVersionError, {"found": 2, "supported": (1,)}),
-    "version 0": (mega([], version=0), UnsupportedVersionError, {"found": 0, "supported": (1,)}),
+    "version 2": (mega([], version=2), UnsupportedVersionError, {"found": 2, "supported": (1,), "offset": 4}),
+    "version 0": (mega([], version=0), UnsupportedVersionError, {"found": 0, "supported": (1,), "offset": 4}),
     "length of the kind cut": (
         body(b"\0" * 7),
         TruncatedError,
