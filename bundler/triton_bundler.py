@@ -310,6 +310,10 @@ class TritonBundler:
             self._warn("emit", error)
         for warning in report.warnings if report else ():
             self._warn_once(warning)
+        if report is not None and report.repaired:
+            # Something damages this cache, and without us each of these would have been a miss or a failed load.
+            count = f"{report.repaired} kernel{'s' if report.repaired > 1 else ''}"
+            self._warn_once(f"{count} in the cache found damaged, and replaced from the bundle: look at the disk")
         with self._lock:
             self._count_emit(report, saved, failure, time.perf_counter() - started)
         return report

@@ -436,7 +436,7 @@ def test_collect_without_room_for_a_temporary_file_is_a_warning(
 
 
 @pytest.mark.parametrize("how", ["lone text", "stray", "no group", "no binary"])
-def test_partial_directory_is_repaired(how: str, place: Place) -> None:
+def test_partial_directory_is_repaired(how: str, place: Place, caplog: pytest.LogCaptureFixture) -> None:
     # The loss: any directory that is not empty is taken for the kernel.
     blob = place.collected()
     there = TritonBundler(place.there, strict=True)
@@ -453,8 +453,10 @@ def test_partial_directory_is_repaired(how: str, place: Place) -> None:
             path.unlink()
     if how == "stray":
         (kernel / ".nfs0001").write_bytes(b"open")
-    report = there.read_and_emit(blob)
+    with caplog.at_level("WARNING", "bundler"):
+        report = there.read_and_emit(blob)
     assert report is not None and report.unchanged == 2 and report.repaired + report.restored == 1
+    assert len(caplog.messages) == report.repaired and all("found damaged" in text for text in caplog.messages)
     (kernel / ".nfs0001").unlink(missing_ok=True)
     assert place.is_whole()
 

@@ -929,6 +929,7 @@ class Verdict:
         self._no_compile(run, name)
         repaired = run.result.get("stats", {}).get("kernels_repaired")
         self.check(f"{name}: one kernel repaired", repaired == 1, f"{repaired} repaired")
+        self.check(f"{name}: exactly one warning", len(run.warnings) == 1, "; ".join(run.warnings[:3]))
         self.check(f"{name}: in torch's trace", "bundler_emit" in run.traced, str(run.traced))
 
     def _missing(self, run: Run, name: str) -> None:
