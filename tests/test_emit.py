@@ -325,7 +325,7 @@ def test_repair_wants_to_know_which_root(place: Place, tmp_path: Path) -> None:
     for name in ("a", "b"):
         trees.synthetic_kernel(tmp_path / name, name)
     bundler.pack([f"a:triton={tmp_path / 'a'}", f"b:triton={tmp_path / 'b'}"], tmp_path / "two")
-    with pytest.raises(UsageError, match="has the roots a, b: name one"):
+    with pytest.raises(UsageError, match="which are a:triton, b:triton: name one"):
         bundler.repair(tmp_path / "two", f"triton={tmp_path / 'a'}")
     (tmp_path / "a" / trees.default_key("a") / "a.cubin").write_bytes(b"")
     assert bundler.repair(tmp_path / "two", f"a:triton={tmp_path / 'a'}").repaired == 1

@@ -514,3 +514,12 @@ def test_a_view_into_a_larger_buffer_is_read_like_bytes(function: Callable[[byte
 
 def test_file_size_is_zero_where_a_section_has_no_bytes() -> None:
     assert [Section("s", kind, 0, 9).file_size for kind in (0, 1, 8)] == [0, 9, 0]
+
+
+def test_host_needs_without_a_section_table_searches_all_of_the_file() -> None:
+    # The loss: a binary stripped of its table is taken to need nothing, and fails when it is loaded.
+    whole = bytearray(Made(sections=[(".dynstr", 3, b"\0GLIBC_2.2.5\0GLIBC_2.34\0")]).bytes())
+    whole[40:48] = bytes(8)  # e_shoff
+    whole[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+    assert elf.parse(bytes(whole)).sections == ()
+    assert elf.host_needs(bytes(whole)) == ("glibc:2.34", "machine:x86_64")
