@@ -208,7 +208,7 @@ class _Emission:
             verdict = publish.verdict(job, self._ours(job, held)) if job.exists else None
             if verdict is Verdict.DIFFERENT and self._options.on_conflict is OnConflict.FAIL:
                 raise EntryExistsError(job.root.tree.full(job.entry.path))
-            self._count(job, verdict, self._action(job, verdict))
+            self._count(job, verdict, self._action(verdict))
 
     def _read_ahead(self, jobs: Sequence[Job]) -> tuple[dict[int, bytearray], dict[int, str]]:
         """Return the contents that installed entries are compared with, and what is wrong with those that are damaged.
@@ -312,14 +312,14 @@ class _Emission:
 
     def _settle(self, job: Job, verdict: Verdict | None) -> bool:
         """Publish a staged job, or leave it; False when its staging is gone."""
-        action = self._action(job, verdict)
+        action = self._action(verdict)
         try:
             while action is not None:
                 verdict_now = publish.publish(job, action, verdict)
                 if verdict_now is None:
                     break
                 # Somebody else installed the entry since it was looked at: decide again, on what lies there now.
-                verdict, action = verdict_now, self._action(job, verdict_now)
+                verdict, action = verdict_now, self._action(verdict_now)
         except publish.StagingGoneError:
             return False
         except OSError as error:
@@ -329,7 +329,7 @@ class _Emission:
         self._count(job, verdict, action)
         return True
 
-    def _action(self, job: Job, verdict: Verdict | None) -> publish.Action | None:
+    def _action(self, verdict: Verdict | None) -> publish.Action | None:
         """Return how a job is to be published; None when what is installed stays."""
         if verdict is None:
             return publish.Action.ADD

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
-    from bundler.formats import Reader
     from bundler.model import Entry
 
 __all__ = ["KernelArtifacts", "kernel_artifacts"]
@@ -89,11 +88,11 @@ def _decode(blob: bytes) -> list[Any]:
         contents: dict[int, bytearray] = {}
         for chunk in reader.deliver(range(len(reader.index.contents))):
             contents.setdefault(chunk.content, bytearray()).extend(chunk.data)
-        kernels = (_kernel(entry, contents, reader) for entry in reader.index.entries)
+        kernels = (_kernel(entry, contents) for entry in reader.index.entries)
         return [kernel for kernel in kernels if kernel is not None]
 
 
-def _kernel(entry: Entry, contents: dict[int, bytearray], reader: Reader) -> Any:
+def _kernel(entry: Entry, contents: dict[int, bytearray]) -> Any:
     from torch._inductor.triton_bundler import TritonKernelArtifact, TritonKernelArtifacts
 
     from bundler.relocate import restore
