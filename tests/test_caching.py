@@ -508,6 +508,7 @@ def test_a_save_that_is_killed_leaves_the_old_bundle_or_the_new_one(tmp_path: Pa
         assert job.stdout is not None and job.stdout.readline() == b"ready\n"
         time.sleep(0.1 + pause)
         job.send_signal(signal.SIGTERM)
-    assert job.returncode in (0, 143)
+    # Before the command has taken the signal over, and after it has given it back, the system ends the process.
+    assert job.returncode in (0, 143, -signal.SIGTERM)
     assert len(stored(url)) in (1, 7)
     assert bundler.verify(open_store(url).get(KEY) or b"").ok
