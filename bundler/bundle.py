@@ -10,25 +10,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from bundler import _atomic, host
 from bundler.collect import ChangedError, Collected, Options, collect, shown
+from bundler.delta import Delta, reduced
+from bundler.digest import Digest
 from bundler.emit import Conflict, EmitOptions, EmitReport, emit
 from bundler.errors import (
     BundlerError,
     IncompatibleTargetError,
     LocalIOError,
+    MissingBaseError,
     NothingToPackError,
     RequirementError,
     SkippedError,
     UsageError,
+    WrongBaseError,
 )
-from bundler.formats import Reader, Written, open_bundle, write
+from bundler.formats import Reader, Written, join, open_bundle, write
 from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
 from bundler.kinds import KINDS
 from bundler.mega import collect_mega
-from bundler.model import Entry, Index, Profile, RootRecord, Skipped, Target, Unit
+from bundler.model import BaseRecord, Entry, Index, Profile, RootRecord, Skipped, Target, Unit
 from bundler.payload import lay_out
 from bundler.roots import Root, environment, place_roots, resolve
 from bundler.stage import Damage
@@ -45,6 +49,7 @@ __all__ = [
     "opened",
     "output",
     "pack",
+    "paired",
     "read_profile",
     "repair",
     "unpack",
@@ -52,6 +57,7 @@ __all__ = [
 ]
 
 Blob: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO"
+T = TypeVar("T")
 RootLike: TypeAlias = "str | os.PathLike[str] | Root"
 
 _DEFAULT = EmitOptions()
@@ -60,7 +66,11 @@ _MAX_SKIPPED = 1000  # rows in the index; all are in the report
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What ``pack`` did. Sizes in bytes; ``bytes_in`` counts the files that were taken, as they lie on disk."""
+    """What ``pack`` did. Sizes in bytes; ``bytes_in`` counts the files that were taken, as they lie on disk.
+
+    Of a delta, ``base`` is the content digest of the bundle that it needs, ``in_base`` counts the entries of the tree
+    that are there already, and ``lost`` names those that are there and no longer in the tree.
+    """
 
     bundle: str
     content_digest: str
@@ -70,6 +80,9 @@ class PackReport:
     bytes_out: int
     skipped: tuple[Skipped, ...]
     seconds: float
+    base: str | None = None
+    in_base: int = 0
+    lost: tuple[str, ...] = ()
 
 
 def check_level(level: int) -> None:
@@ -106,6 +119,7 @@ def pack(
     only: Collection[tuple[str, str]] | None = None,
     require: Collection[Unit] = (),
     facts: Mapping[str, Any] | None = None,
+    base: Blob | None = None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> PackReport:
     """Pack cache roots into one bundle.
@@ -121,10 +135,11 @@ def pack(
         only: Identities, (root name, path inside the root), of the entries to take; all of them by default.
         require: Units of which there must be an entry.
         facts: More facts about this host or run, JSON values without floats.
+        base: A whole bundle. Only what it has not is then written, as a delta that is restored together with it.
         progress: Told the bytes of contents as they are written.
 
     Raises:
-        UsageError: A root or an option is wrong.
+        UsageError: A root or an option is wrong, or ``base`` is no whole bundle, or is ``out``.
         LocalIOError: A root cannot be read, or ``out`` cannot be written.
         NothingToPackError: No entry in any root.
         RequirementError: No entry of a unit of ``require``.
@@ -138,39 +153,76 @@ def pack(
         raise UsageError("no root given: name at least one, as PATH, KIND=PATH or NAME:KIND=PATH")
     chosen = None if only is None else frozenset(only)
     options = Options(profile=read_profile(profile), exclude=tuple(exclude), only=chosen)
-    changed: set[tuple[str, str]] = set()
-    while True:
+
+    def attempt(options: Options, older: Reader | None) -> tuple[Delta, Written, str]:
         collected = _collect(found, options, winners_only=winners_only)
         _require_entries(found, collected, require, strict=strict)
-        try:
-            with output(out) as (file, name):
-                written = write_collected(
-                    file,
-                    found,
-                    collected,
-                    profile=options.profile,
-                    level=level,
-                    facts=_facts(collected, facts or {}),
-                    spool_directory=_spool_directory(out),
-                    progress=progress,
-                )
-            break
-        except ChangedError as error:
-            # A file is not what it was a moment ago: begin again, and the second time without its entry.
-            identity = (error.root, error.path)
-            if identity in changed:
-                options = replace(options, banned=options.banned | {identity})
-            changed.add(identity)
+        delta = reduced(collected, older, found, options) if older else Delta(collected)
+        with output(out) as (file, name):
+            written = write_collected(
+                file,
+                found,
+                delta.collected,
+                profile=options.profile,
+                level=level,
+                facts=_facts(delta.collected, facts or {}),
+                base=older,
+                lost=delta.lost,
+                spool_directory=_spool_directory(out),
+                progress=progress,
+            )
+        return delta, written, name
+
+    with _base(base, out) as older:
+        delta, written, name = _retried(lambda options: attempt(options, older), options)
     return PackReport(
         bundle=name,
         content_digest=str(written.content_digest),
         entries=len(written.index.entries),
         files=sum(len(entry.artifacts) for entry in written.index.entries),
-        bytes_in=collected.bytes_in,
+        bytes_in=delta.collected.bytes_in,
         bytes_out=written.size,
-        skipped=tuple(collected.skipped),
+        skipped=tuple(delta.collected.skipped),
         seconds=round(time.monotonic() - started, 6),
+        base=str(older.content_digest) if older else None,
+        in_base=delta.same,
+        lost=delta.lost,
     )
+
+
+def _retried(attempt: Callable[[Options], T], options: Options) -> T:
+    """Begin again when a file is not what it was a moment ago; the second time without its entry."""
+    changed: set[tuple[str, str]] = set()
+    while True:
+        try:
+            return attempt(options)
+        except ChangedError as error:
+            identity = (error.root, error.path)
+            if identity in changed:
+                options = replace(options, banned=options.banned | {identity})
+            changed.add(identity)
+
+
+@contextmanager
+def _base(base: Blob | None, out: str | os.PathLike[str] | BinaryIO) -> Iterator[Reader | None]:
+    """Open the base of a delta, if there is to be one; a delta of a damaged base could never be restored."""
+    if base is None:
+        yield None
+        return
+    if isinstance(base, (str, os.PathLike)) and isinstance(out, (str, os.PathLike)) and _is_same(base, out):
+        raise UsageError(f"{os.fspath(out)} is the base itself: write the delta beside it, since a restore takes both")
+    with opened(base) as reader:
+        if not reader.seekable:
+            raise UsageError(f"{reader.name} is a pipe, and a base is read more than once: save it to a file")
+        reader.check_frames()
+        yield reader
+
+
+def _is_same(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one of them is not there (yet)
+        return False
 
 
 def _collect(roots: Sequence[Root], options: Options, *, winners_only: bool) -> Collected:
@@ -232,16 +284,18 @@ def write_collected(
     profile: Profile,
     level: int,
     facts: Mapping[str, Any],
+    base: Reader | None = None,
+    lost: tuple[str, ...] = (),
     spool_directory: str | None = None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> Written:
-    """Write what was collected as a bundle; ``facts`` are recorded as they are.
+    """Write what was collected as a bundle, or as a delta of ``base``; ``facts`` are recorded as they are.
 
     Raises:
         ChangedError: A file is not what it was when it was collected; nothing was written to ``out``.
     """
     recorded = _recorded_roots(roots, collected)
-    payload = lay_out(collected, recorded)
+    payload = lay_out(collected, recorded, base.index.contents if base else ())
     index = Index(
         profile=profile,
         roots=tuple(RootRecord(root.name, root.kind.name, shown(root.path)) for root in roots),
@@ -250,6 +304,7 @@ def write_collected(
         frames=(),
         facts={**({"recorded_roots": recorded} if recorded else {}), **facts},
         skipped=tuple(collected.skipped[:_MAX_SKIPPED]),
+        base=BaseRecord(base.content_digest.value, payload.in_base, lost) if base else None,
     )
     return write(
         out,
@@ -348,6 +403,7 @@ def unpack(
     blob: Blob,
     roots: Iterable[RootLike] = (),
     *,
+    base: Blob | None = None,
     into: str | os.PathLike[str] | None = None,
     selection: Selection = Selection(),
     options: EmitOptions = _DEFAULT,
@@ -357,6 +413,8 @@ def unpack(
 
     Args:
         blob: A path, the bytes, or a binary file; one that cannot seek is read once, in order.
+        base: For a delta, the bundle that it was made from: entries of both are restored, the delta's where both have
+            one. Entries that the packed tree had lost are restored, too; nothing is ever deleted.
         roots: ``KIND=PATH`` or ``NAME:KIND=PATH`` for roots that do not go where this host keeps that kind.
         into: A single root: the path itself; several: a directory below it for each.
         selection: Which entries.
@@ -365,11 +423,12 @@ def unpack(
 
     Raises:
         UsageError: A root has no place, or nothing matches ``only``.
+        MissingBaseError, WrongBaseError: A delta, and ``base`` is not the bundle that it was made from.
         IncompatibleTargetError: None of the kernels is for a GPU of this host.
         FormatError, DigestMismatchError, UnsafePathError, RelocationError, EntryExistsError, LocalIOError: As ``emit``.
     """
     started = time.monotonic()
-    with opened(blob) as reader:
+    with opened(blob, base=base) as reader:
         entries, skipped = select(reader, selection)
         places = _places(reader.index, entries, [_rootlike(root) for root in roots], into, environ)
         report = emit(reader, entries, places, options)
@@ -414,13 +473,32 @@ def _unpack_report(
 
 
 @contextmanager
-def opened(blob: Blob) -> Iterator[Reader]:
+def opened(blob: Blob, *, base: Blob | None = None, alone: bool = False) -> Iterator[Reader]:
     """Open a bundle for reading, from a path, from bytes, or from a binary file that stays the caller's.
+
+    Args:
+        blob: The bundle.
+        base: The bundle that it is a delta of; both are then read as one.
+        alone: Open a delta without its base: what the delta itself does not hold cannot be read.
 
     Raises:
         LocalIOError: The file cannot be opened or read.
+        MissingBaseError: A delta, without ``base`` and not ``alone``.
+        UsageError, WrongBaseError: ``base`` is of no use to it.
         FormatError, DigestMismatchError, UnsafePathError: See ``formats.v1.Reader``.
     """
+    if base is not None:
+        with _opened(base) as older, _opened(blob) as delta:
+            yield join(older, delta)
+        return
+    with _opened(blob) as reader:
+        if reader.index.base is not None and not alone:
+            raise MissingBaseError(reader.name, str(Digest(reader.index.base.digest)))
+        yield reader
+
+
+@contextmanager
+def _opened(blob: Blob) -> Iterator[Reader]:
     if isinstance(blob, (bytes, bytearray, memoryview)):
         yield open_bundle(io.BytesIO(blob))
         return
@@ -437,6 +515,49 @@ def opened(blob: Blob) -> Iterator[Reader]:
         raise
     except OSError as error:
         raise LocalIOError.from_os_error(error, "read the bundle", path) from error
+
+
+def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
+    """Return the bundles in their order, each delta with its base, which then no longer stands for itself.
+
+    A pipe is not looked into: it can be read only once, and is never part of a pair.
+
+    Raises:
+        MissingBaseError, WrongBaseError: A delta, and none of the others is its base.
+        UsageError: Two deltas of one base.
+        FormatError, DigestMismatchError, UnsafePathError, LocalIOError: One of several bundles cannot be read.
+    """
+    wholes: dict[Digest, Blob] = {}
+    deltas: dict[int, tuple[str, Digest]] = {}
+    for number, blob in enumerate(blobs if len(blobs) > 1 else ()):
+        if _is_pipe(blob):
+            continue
+        with _opened(blob) as reader:
+            if reader.index.base is not None:
+                deltas[number] = (reader.name, Digest(reader.index.base.digest))
+            else:
+                wholes.setdefault(reader.content_digest, blob)
+        if not isinstance(blob, (str, os.PathLike, bytes, bytearray, memoryview)):
+            blob.seek(0)
+    bases: dict[int, Blob] = {}
+    for number, (name, digest) in deltas.items():
+        if digest not in wholes:
+            others = ", ".join(map(str, wholes))
+            raise WrongBaseError(name, str(digest), others) if wholes else MissingBaseError(name, str(digest))
+        if any(wholes[digest] is base for base in bases.values()):
+            raise UsageError(f"{name} and another one are deltas of one base: take them one after the other")
+        bases[number] = wholes[digest]
+    taken = list(bases.values())
+    left = [(n, blob) for n, blob in enumerate(blobs) if not any(blob is base for base in taken)]
+    return [(blob, bases.get(number)) for number, blob in left]
+
+
+def _is_pipe(blob: Blob) -> bool:
+    if isinstance(blob, (bytes, bytearray, memoryview)):
+        return False
+    if isinstance(blob, (str, os.PathLike)):
+        return os.path.exists(blob) and not os.path.isfile(blob)
+    return not blob.seekable()
 
 
 def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[SkippedEntry]]:

@@ -111,6 +111,7 @@ class Draft:
 
     ``recorded`` is the directory that its group file names, or the root that its handle table names; "" without either.
     ``module`` is the file name of the Python module that a kernel was compiled from; "" when it does not say.
+    ``compile_ns`` is how many nanoseconds torch spent on an FX graph, as its entry says.
     """
 
     root: str
@@ -121,6 +122,12 @@ class Draft:
     needs: tuple[str, ...] = ()
     recorded: str = ""
     module: str = ""
+    compile_ns: int = 0
+
+    @property
+    def directory(self) -> str:
+        """The directory inside the root that holds the files; "" for the root itself."""
+        return self.path if self.unit is Unit.KERNEL else self.path.rpartition("/")[0]
 
 
 @dataclass(slots=True)
@@ -131,7 +138,11 @@ class Collected:
     skipped: list[Skipped] = field(default_factory=list)
     damaged: list[tuple[str, check.Problem]] = field(default_factory=list)  # those of ``skipped`` that fail a check
     bytes_in: int = 0
-    compile_ns: int = 0  # time that torch spent on the FX graphs, as their entries say
+
+    @property
+    def compile_ns(self) -> int:
+        """Nanoseconds that torch spent on the FX graphs, as their entries say."""
+        return sum(draft.compile_ns for draft in self.drafts)
 
 
 def collect(root: Root, options: Options, into: Collected) -> None:
@@ -344,9 +355,10 @@ class _Collector:
                 if facts.problems:
                     self._damaged(path, facts.problems)
                 else:
-                    self._into.compile_ns += facts.compile_ns
                     needs = tuple(map(shown, facts.needs))
-                    self._keep(Draft(self._root.name, path, unit, [file], needs=needs, recorded=file.recorded))
+                    draft = Draft(self._root.name, path, unit, [file], needs=needs, recorded=file.recorded)
+                    draft.compile_ns = facts.compile_ns
+                    self._keep(draft)
                 return
             except RelocationError as error:
                 self._damaged(path, (check.Problem("bad_python", name, error.reason),))

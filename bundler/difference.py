@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bundler import check
+from bundler.builds import Build, compare
 from bundler.bundle import Blob, opened
-from bundler.compare import Verdict, compare_file, compare_kernel
-from bundler.formats import Reader
-from bundler.model import Entry, Index, Unit
-from bundler.relocate import restore
+from bundler.compare import Verdict
 
-__all__ = ["Changed", "DiffReport", "compare_entries", "diff"]
+__all__ = ["Changed", "DiffReport", "diff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +46,11 @@ def diff(a: Blob, b: Blob) -> DiffReport:
         changed: list[Changed] = []
         equivalent: list[Changed] = []
         for identity in sorted(ours.keys() & theirs.keys()):
-            files = _differing(first.index, ours[identity], second.index, theirs[identity])
-            if not files:
-                continue
-            verdict = compare_entries(first, ours[identity], second, theirs[identity])
-            alike = verdict in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
-            (equivalent if alike else changed).append(Changed(str(ours[identity]), files))
+            one, other = Build.of_entry(first, ours[identity]), Build.of_entry(second, theirs[identity])
+            files = _differing(one, other)
+            if files:
+                same = compare(one, other) in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
+                (equivalent if same else changed).append(Changed(str(ours[identity]), files))
         return DiffReport(
             added=tuple(str(theirs[identity]) for identity in sorted(theirs.keys() - ours.keys())),
             removed=tuple(str(ours[identity]) for identity in sorted(ours.keys() - theirs.keys())),
@@ -64,34 +59,6 @@ def diff(a: Blob, b: Blob) -> DiffReport:
         )
 
 
-def _forms(index: Index, entry: Entry) -> Mapping[str, object]:
-    return {a.name: (index.contents[a.content].digest, a.relocation) for a in entry.artifacts}
-
-
-def _differing(index: Index, entry: Entry, other_index: Index, other: Entry) -> tuple[str, ...]:
-    forms, other_forms = _forms(index, entry), _forms(other_index, other)
-    names = sorted(forms.keys() | other_forms.keys())
-    return tuple(name for name in names if forms.get(name) != other_forms.get(name))
-
-
-def compare_entries(first: Reader, entry: Entry, second: Reader, other: Entry) -> Verdict:
-    """Compare two entries of one identity as a restore would, each as it would lie in one and the same place."""
-    if entry.unit is not other.unit or entry.target != other.target:
-        return Verdict.DIFFERENT
-    ours, theirs = _files(first, entry), _files(second, other)
-    if entry.unit is Unit.KERNEL:
-        return compare_kernel(ours, theirs, entry.key)
-    name = entry.artifacts[0].name
-    return compare_file(name, entry.unit, ours[name], theirs[name])
-
-
-def _files(reader: Reader, entry: Entry) -> dict[str, bytes]:
-    files = {}
-    for artifact in entry.artifacts:
-        # Contents too large to parse are told apart by their digests alone.
-        large = reader.index.contents[artifact.content].size > check.WHOLE_LIMIT
-        data = reader.index.contents[artifact.content].digest if large else reader.read(artifact.content)
-        if artifact.relocation is not None:
-            data = restore(data, artifact.relocation, f"/{entry.directory or '.'}", name=f"{entry}/{artifact.name}")
-        files[artifact.name] = data
-    return files
+def _differing(ours: Build, theirs: Build) -> tuple[str, ...]:
+    names = sorted(ours.forms.keys() | theirs.forms.keys())
+    return tuple(name for name in names if ours.forms.get(name) != theirs.forms.get(name))

@@ -22,6 +22,7 @@ __all__ = [
     "KeyNameError",
     "LimitExceededError",
     "LocalIOError",
+    "MissingBaseError",
     "NoHitError",
     "NotABundleError",
     "NothingToPackError",
@@ -36,6 +37,7 @@ __all__ = [
     "UnsupportedVersionError",
     "UntrustedError",
     "UsageError",
+    "WrongBaseError",
 ]
 
 
@@ -62,6 +64,24 @@ class UsageError(BundlerError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class MissingBaseError(UsageError):
+    """A delta alone: some of its contents lie in another bundle. ``base`` is the content digest of that one."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("name", "base")
+
+    def __init__(self, name: str, base: str) -> None:
+        super().__init__(name)
+        self.args = (name, base)
+        self.name = name
+        self.base = base
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is a delta, and needs the bundle with content digest {self.base}: name that one beside it, "
+            "as in `unpack OLD DELTA`, or make one of the two first, with `merge OLD DELTA -o FILE`"
+        )
 
 
 class FormatError(BundlerError):
@@ -172,6 +192,22 @@ class DigestMismatchError(BundlerError):
         return (
             f"{self.name}{place}: digest is {self.actual}, expected {self.expected}; "
             "the bytes were changed after they were written: copy or download the file again, or pack again"
+        )
+
+
+class WrongBaseError(DigestMismatchError):
+    """A delta, and beside it a bundle that it was not made from. ``actual`` is the content digest of that one."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("name", "expected", "actual")
+
+    def __init__(self, name: str, expected: str, actual: str) -> None:
+        super().__init__(name, expected, actual)
+        self.args = (name, expected, actual)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is a delta of the bundle with content digest {self.expected}, and was given {self.actual}: "
+            "name the bundle that `pack --base` was given"
         )
 
 

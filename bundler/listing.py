@@ -30,7 +30,7 @@ def inspect(blob: Blob) -> dict[str, Any]:
     mega = _mega(blob)
     if mega is not None:
         return mega
-    with opened(blob) as reader:
+    with opened(blob, alone=True) as reader:
         return _listing(reader)
 
 
@@ -50,8 +50,17 @@ def _listing(reader: Reader) -> dict[str, Any]:
         "foreign_paths": list(_foreign_paths(index)),
         "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in index.skipped],
         "entries": [_entry(index, entry) for entry in index.entries],
+        "base": _base(index),
         "signed_by": None,
     }
+
+
+def _base(index: Index) -> dict[str, Any] | None:
+    if index.base is None:
+        return None
+    in_base = sum(a.content < index.base_contents for entry in index.entries for a in entry.artifacts)
+    digest = str(Digest(index.base.digest))
+    return {"content_digest": digest, "files": in_base, "lost": list(index.base.lost)}
 
 
 def _root(index: Index, name: str, kind: str, path: str) -> dict[str, Any]:
@@ -163,6 +172,7 @@ def _mega_listing(file: Any, name: str) -> dict[str, Any]:
         "roots": [root],
         "facts": {},
         "foreign_paths": [],
+        "base": None,
         "skipped": skipped,
         "entries": entries,
         "signed_by": None,

@@ -17,10 +17,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
 
-from bundler.bundle import Blob, check_level, opened, output, write_collected
+from bundler.builds import Build, alike
+from bundler.bundle import Blob, check_level, opened, output, paired, write_collected
 from bundler.collect import Collected, Draft, File
-from bundler.compare import Verdict
-from bundler.difference import compare_entries
 from bundler.errors import ConflictError, UsageError
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
@@ -33,7 +32,6 @@ __all__ = [
     "MergeConflict",
     "MergeReport",
     "OnMergeConflict",
-    "alike",
     "drafts_of",
     "merge",
     "require_mergeable",
@@ -112,14 +110,15 @@ def merge(
     """Write the union of several bundles.
 
     Args:
-        blobs: Paths, bytes, or files that can seek; at least one.
+        blobs: Paths, bytes, or files that can seek; at least one. A delta and its base are one bundle.
         out: A path, which is replaced whole or not at all; or a binary file.
         on_conflict: Which of different entries is kept; None refuses.
         level: zstd level, 1 to 22.
         progress: Told the bytes of contents as they are written.
 
     Raises:
-        UsageError: No bundle, a pipe, or roots of one name and two kinds.
+        UsageError: No bundle, a pipe, roots of one name and two kinds, or a delta without its base.
+        WrongBaseError: A delta, and none of the others is its base.
         ConflictError: Different entries of one identity, and ``on_conflict`` is None.
         FormatError, DigestMismatchError, UnsafePathError, LocalIOError: A bundle cannot be read, ``out`` not written.
     """
@@ -127,7 +126,7 @@ def merge(
     policy = _policy(on_conflict)
     check_level(level)
     with ExitStack() as stack:
-        readers = [stack.enter_context(opened(blob)) for blob in blobs]
+        readers = [stack.enter_context(opened(blob, base=base)) for blob, base in paired(blobs)]
         require_mergeable(readers)
         chosen, conflicts = _choose(readers, policy)
         collected = Collected(drafts=[_draft(candidate) for candidate in chosen], skipped=united_skipped(readers))
@@ -216,15 +215,7 @@ def _builds(candidates: Sequence[_Candidate]) -> list[_Candidate]:
 def _alike(build: _Candidate, candidate: _Candidate) -> bool:
     if build.preference == candidate.preference:
         return True
-    return alike(build.reader, build.entry, candidate.reader, candidate.entry)
-
-
-def alike(first: Reader, entry: Entry, second: Reader, other: Entry) -> bool:
-    """Whether a launch loads the same from two entries of one identity; one may have fewer members."""
-    if len(entry.artifacts) > len(other.artifacts):
-        first, entry, second, other = second, other, first, entry
-    # Members of a runtime profile are some of those of a full one: seen from it, the full one is equivalent.
-    return compare_entries(first, entry, second, other) in (Verdict.IDENTICAL, Verdict.EQUIVALENT)
+    return alike(Build.of_entry(build.reader, build.entry), Build.of_entry(candidate.reader, candidate.entry))
 
 
 def _pick(builds: Sequence[_Candidate], policy: OnMergeConflict) -> _Candidate:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "Artifact",
     "Base",
+    "BaseRecord",
     "Content",
     "Entry",
     "Frame",
@@ -197,6 +198,21 @@ class RootRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BaseRecord:
+    """What a delta says of the bundle that it stands on.
+
+    Attributes:
+        digest: Raw content digest of that bundle (32 bytes).
+        contents: How many contents, the first ones, lie there and not in the payload of the delta.
+        lost: Entries, as ``name/relative/path``, that it has and the packed tree did not; sorted. A restore keeps them.
+    """
+
+    digest: bytes
+    contents: int
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One zstd frame of the payload. Sizes in bytes; ``digest`` is the raw SHA-256 of the frame as stored."""
 
@@ -226,6 +242,7 @@ class Index:
         foreign: Rows of foreign path prefixes; row 0 is empty. ``Content.foreign`` points here.
         facts: What was true of the host at pack time; JSON values without floats.
         skipped: What was left out.
+        base: The bundle that has what is not in this one; None for a whole bundle.
     """
 
     profile: Profile
@@ -236,6 +253,12 @@ class Index:
     foreign: tuple[tuple[str, ...], ...] = ((),)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
+    base: BaseRecord | None = None
+
+    @property
+    def base_contents(self) -> int:
+        """How many contents, the first ones, lie in the base: 0 for a whole bundle."""
+        return self.base.contents if self.base else 0
 
     @property
     def targets(self) -> tuple[Target, ...]:

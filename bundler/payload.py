@@ -36,20 +36,25 @@ class _Piece:
     file: File
     draft: Draft
     copies: list[tuple[int, int, bytes]]  # (offset, size, digest) inside the content
+    in_base: bool = False
 
     @property
-    def order(self) -> tuple[bool, int, str, int, bytes]:
+    def order(self) -> tuple[bool, bool, int, str, int, bytes]:
         name = self.file.name
         kind = "group" if check.is_group(name) else check.suffix(name)
-        return (bool(self.copies), _ORDER.get(kind, _LAST), name, self.file.size, self.file.digest)
+        return (not self.in_base, bool(self.copies), _ORDER.get(kind, _LAST), name, self.file.size, self.file.digest)
 
 
 @dataclass(slots=True)
 class Payload:
-    """Entries, and the contents they refer to in payload order; foreign paths are known once the contents were read."""
+    """Entries, and the contents they refer to in payload order; foreign paths are known once the contents were read.
+
+    The first ``in_base`` contents lie in the base.
+    """
 
     entries: tuple[Entry, ...]
     sources: list[Source]
+    in_base: int
     _foreign: list[tuple[str, ...]]
 
     def annotate(self, index: Index) -> Index:
@@ -60,14 +65,15 @@ class Payload:
         return replace(index, contents=contents, foreign=tuple(rows))
 
 
-def lay_out(collected: Collected, recorded: dict[str, str]) -> Payload:
+def lay_out(collected: Collected, recorded: dict[str, str], base: Sequence[Content] = ()) -> Payload:
     """Number the contents of what was collected.
 
     Args:
         collected: Drafts of every root.
         recorded: The path that each root had when its files were written, by name: shown once, as one foreign path.
+        base: Contents that need not be stored.
     """
-    pieces = _pieces(collected.drafts)
+    pieces = _pieces(collected.drafts, base)
     ordered = sorted(pieces.values(), key=lambda piece: piece.order)
     numbers = {piece.file.digest: number for number, piece in enumerate(ordered)}
     foreign: list[tuple[str, ...]] = [()] * len(ordered)
@@ -76,23 +82,30 @@ def lay_out(collected: Collected, recorded: dict[str, str]) -> Payload:
         for number, piece in enumerate(ordered)
     ]
     entries = sorted((_entry(draft, numbers) for draft in collected.drafts), key=lambda entry: entry.identity)
-    return Payload(tuple(entries), sources, foreign)
+    return Payload(tuple(entries), sources, sum(piece.in_base for piece in ordered), foreign)
 
 
-def _pieces(drafts: Sequence[Draft]) -> dict[bytes, _Piece]:
+def _pieces(drafts: Sequence[Draft], base: Sequence[Content]) -> dict[bytes, _Piece]:
+    absent = {content.digest: content for content in base}
     pieces: dict[bytes, _Piece] = {}
     for draft in drafts:
         for file in draft.files:
-            piece = pieces.setdefault(file.digest, _Piece(file, draft, []))
+            piece = pieces.setdefault(file.digest, _Piece(file, draft, [], file.digest in absent))
             if piece.file.data is None and file.data is not None:
                 piece.file = file
-    known = set(pieces)
+    known = pieces.keys() | absent.keys()
     for digest, piece in pieces.items():
-        piece.copies = [copy for copy in piece.file.long if copy[2] in known and copy[2] != digest]
+        if not piece.in_base:
+            piece.copies = [copy for copy in piece.file.long if copy[2] in known and copy[2] != digest]
     # One level deep: what is made of copies is not itself copied.
     composite = {digest for digest, piece in pieces.items() if piece.copies}
+    composite |= {digest for digest, content in absent.items() if content.copies}
     for piece in pieces.values():
         piece.copies = [copy for copy in piece.copies if copy[2] not in composite]
+    for piece in list(pieces.values()):  # what is copied from the base alone becomes a content too
+        for _, size, digest in piece.copies:
+            if digest not in pieces:
+                pieces[digest] = _Piece(File("", digest, size, size, tuple), piece.draft, [], True)
     return pieces
 
 
@@ -108,6 +121,8 @@ def _own_bytes(
     piece: _Piece, number: int, recorded: str, foreign: list[tuple[str, ...]]
 ) -> Callable[[], Iterator[Buffer]]:
     def own() -> Iterator[Buffer]:
+        if piece.in_base:
+            return
         found: set[str] = set()
         for chunk in _own_chunks(piece):
             found.update(prefixes(chunk, recorded))

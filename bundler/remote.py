@@ -373,7 +373,7 @@ def push(blob: Blob, store: StoreLike, key: str, *, mode: Mode = "overwrite") ->
     """
     started = time.monotonic()
     target = opened_store(store)
-    with _source(blob) as file, opened(file) as reader:
+    with _source(blob) as file, opened(file, alone=True) as reader:
         if not reader.seekable:
             raise UsageError(f"{reader.name} is a pipe: push a file")
         reader.check_frames()

@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bundler.builds import Build, alike
 from bundler.bundle import output, write_collected
 from bundler.collect import Collected
 from bundler.errors import UsageError
 from bundler.formats import Reader
 from bundler.merging import (
     LAST_USED,
-    alike,
     drafts_of,
     require_mergeable,
     united_facts,
@@ -94,11 +94,11 @@ class Union:
         if there is None:
             self.added.add(entry.identity)
             self.entries[entry.identity] = (new, entry)
-        elif _identical(*there, new, entry):
             return
-        elif not alike(*there, new, entry):
+        stored, mine = Build.of_entry(*there), Build.of_entry(new, entry)
+        if not alike(stored, mine):
             self.conflicts.append(Kept(str(entry)))
-        elif len(entry.artifacts) > len(there[1].artifacts):
+        elif len(mine.forms) > len(stored.forms):
             self.upgraded.add(entry.identity)
             self.entries[entry.identity] = (new, entry)
 
@@ -168,14 +168,6 @@ class Union:
                 spool_directory=os.path.dirname(path),
             )
         return str(written.content_digest)
-
-
-def _identical(first: Reader, entry: Entry, second: Reader, other: Entry) -> bool:
-    forms = [
-        [(a.name, reader.index.contents[a.content].digest, a.relocation) for a in each.artifacts]
-        for reader, each in ((first, entry), (second, other))
-    ]
-    return forms[0] == forms[1] and (entry.unit, entry.target) == (other.unit, other.target)
 
 
 def _recorded(stored: Reader | None) -> dict[str, int]:

@@ -32,12 +32,16 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """``entries`` counts those that were looked at; ``content_digest`` is "" for a root."""
+    """``entries`` counts those that were looked at; ``content_digest`` is "" for a root.
+
+    ``in_base`` counts files of a delta that lie in its base, and were not looked at since that was not given.
+    """
 
     ok: bool
     entries: int
     problems: tuple[EntryProblem, ...]
     content_digest: str = ""
+    in_base: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -51,29 +55,41 @@ class VerifyReport:
 
 
 def verify(
-    blob: Blob, *, expect_digest: str | Digest | None = None, progress: Callable[[int], None] = lambda size: None
+    blob: Blob,
+    *,
+    base: Blob | None = None,
+    expect_digest: str | Digest | None = None,
+    progress: Callable[[int], None] = lambda size: None,
 ) -> VerifyReport:
     """Check a bundle: every digest, and that every file is what it claims to be.
 
     Args:
-        blob: See ``unpack``.
-        expect_digest: The content digest that it must have.
+        blob: See ``unpack``. A delta alone is checked as far as it goes.
+        base: The bundle that it is a delta of, which is then checked too.
+        expect_digest: The content digest that it must have; that of the delta, where there is a base.
         progress: Told the bytes of contents as they are checked.
 
     Raises:
         FormatError, UnsafePathError: Header or index cannot be read, so there is nothing to gather.
         DigestMismatchError: The index was changed, or the content digest is not the expected one.
         LocalIOError: The file cannot be read.
-        UsageError: ``expect_digest`` is no digest.
+        UsageError: ``expect_digest`` is no digest, or ``base`` is given for what is no delta.
+        WrongBaseError: ``base`` is not the bundle that the delta was made from.
     """
-    with opened(blob) as reader:
+    with opened(blob, base=base, alone=True) as reader:
         if expect_digest is not None:
             expected = _digest(expect_digest)
             if expected != reader.content_digest:
                 raise DigestMismatchError(f"{reader.name}: content digest", str(expected), str(reader.content_digest))
         problems = list(_bundle_problems(reader, progress))
         reader.finish()
-        return VerifyReport(not problems, len(reader.index.entries), tuple(problems), str(reader.content_digest))
+        return VerifyReport(
+            ok=not problems,
+            entries=len(reader.index.entries),
+            problems=tuple(problems),
+            content_digest=str(reader.content_digest),
+            in_base=sum(a.content < reader.index.base_contents for e in reader.index.entries for a in e.artifacts),
+        )
 
 
 def _digest(given: str | Digest) -> Digest:
@@ -87,6 +103,8 @@ def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterato
     users: dict[int, list[tuple[Entry, Artifact]]] = {}
     for entry in reader.index.entries:
         for artifact in entry.artifacts:
+            if artifact.content < reader.index.base_contents:
+                continue
             users.setdefault(artifact.content, []).append((entry, artifact))
     said: dict[str, dict[str, check.Facts]] = {}  # what the files of each kernel say, by entry
     parts: list[bytes] = []

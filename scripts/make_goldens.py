@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bundler.formats import Source, _frame, _index, _msgpack, open_bundle, write
+from bundler.formats import Reader, Source, _frame, _index, _msgpack, join, open_bundle, write
 from bundler.formats._header import HEADER_SIZE, Header
 from bundler.model import (
     Artifact,
     Base,
+    BaseRecord,
     Content,
     Entry,
     Index,
@@ -193,7 +194,31 @@ def nothing() -> Builder:
     return Index(Profile.FULL, (), (), (), ()), [], 1 << 20
 
 
-BUNDLES: dict[str, Callable[[], Builder]] = {"everything": everything, "nothing": nothing, "runtime": runtime}
+def delta() -> Builder:
+    """A delta of ``runtime``: its kernel in another build, with one file in common, and a graph that copies two."""
+    base = open_bundle(io.BytesIO(build(BASES["delta"])))
+    shelf = _Shelf()
+    (old,) = base.index.entries
+    for artifact in old.artifacts[1:3]:
+        shelf.put(base.read(artifact.content))
+    data, copies = _pickle(shelf, list(shelf.numbers))
+    files = (Artifact("add.cubin", shelf.put(b"\x7fELF" + _noise("another build", 3000))), Artifact("add.json", 1))
+    entries = (
+        Entry("inductor", "fxgraph/ab/fabc/hash", Unit.FXGRAPH, (Artifact("hash", shelf.put(data, copies)),)),
+        Entry("triton", "AAAA", Unit.KERNEL, files, old.target),
+    )
+    roots = (RootRecord("inductor", "inductor"), RootRecord("triton", "triton"))
+    record = BaseRecord(base.content_digest.value, 2, ("triton/BBBB", "triton/CCCC"))
+    return Index(Profile.FULL, roots, entries, (), (), base=record), shelf.sources(), 1 << 20
+
+
+BUNDLES: dict[str, Callable[[], Builder]] = {
+    "everything": everything,
+    "nothing": nothing,
+    "runtime": runtime,
+    "delta": delta,
+}
+BASES = {"delta": "runtime"}
 
 
 # --- what may come later, and this version must pass over ----------------------------------------------------------
@@ -236,6 +261,7 @@ def build(name: str) -> bytes:
         base, change = LATER[name]
         return change(build(base))
     index, sources, block_size = BUNDLES[name]()
+    sources = [replace(source, own=list) for source in sources[: index.base_contents]] + sources[index.base_contents :]
     out = io.BytesIO()
     write(out, index, sources, block_size=block_size)
     return out.getvalue()
@@ -243,7 +269,7 @@ def build(name: str) -> bytes:
 
 def listing(bundle: bytes) -> str:
     """Return ``path:size:sha256`` for each file, as it is read and not as the index says it is."""
-    reader = open_bundle(io.BytesIO(bundle))
+    reader = _whole(bundle)
     numbers = range(len(reader.index.contents))
     contents: list[bytearray] = [bytearray() for _ in numbers]
     for chunk in reader.deliver(numbers):
@@ -256,6 +282,14 @@ def listing(bundle: bytes) -> str:
             path = "/".join(part for part in (entry.root, entry.directory, artifact.name) if part)
             lines.append(f"{path}:{len(data)}:{hashlib.sha256(data).hexdigest()}")
     return "\n".join(lines) + "\n"
+
+
+def _whole(bundle: bytes) -> Reader:
+    """Open a bundle, a delta together with its base."""
+    reader = open_bundle(io.BytesIO(bundle))
+    if reader.index.base is None:
+        return reader
+    return join(open_bundle(io.BytesIO(build(BASES["delta"]))), reader)
 
 
 def _raw_index(bundle: bytes) -> bytes:

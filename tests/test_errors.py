@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "IncompleteEntryError": ("triton/KEY", "add.cubin is missing"),
     "LimitExceededError": ("number of entries", 4242, 4000, "a.tbundle"),
     "LocalIOError": ("/cache/triton/KEY", errno.ENOSPC, "write the staged files", 4242, 4000),
+    "MissingBaseError": ("delta.tbundle", "sha256:11aa"),
     "NotABundleError": ("the file begins with 50 4b", 7, "a.tbundle"),
     "NothingToPackError": ("inductor, triton", "the directories are empty"),
     "KeyNameError": ("s3://bucket", "../main", "a part of the key is '..'"),
@@ -47,6 +48,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "UnsupportedVersionError": (9, (1, 2), 4242, "a.tbundle"),
     "UntrustedError": ("the signature does not fit", "ed25519:ab12"),
     "UsageError": ("give --key or --facts",),
+    "WrongBaseError": ("delta.tbundle", "sha256:11aa", "sha256:22bb"),
 }
 
 # Documented exit codes: the family -> its code. A class has the code of its nearest family.

@@ -86,7 +86,7 @@ def content_bytes(bundle: Source) -> int:
     if not isinstance(bundle, str) or _is_pipe(bundle):
         return 0
     try:
-        with opened(bundle) as reader:
-            return sum(content.size for content in reader.index.contents)
+        with opened(bundle, alone=True) as reader:
+            return sum(content.size for content in reader.index.contents[reader.index.base_contents :])
     except BundlerError:  # whoever opens it next says what is wrong
         return 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import IOBase
 from typing import TYPE_CHECKING
 
-from bundler.cli._files import Source
 from bundler.cli._restored import total
 from bundler.errors import UsageError
 
 if TYPE_CHECKING:
-    from bundler.bundle import Selection, UnpackReport
+    from bundler.bundle import Blob, Selection, UnpackReport
     from bundler.emit import EmitOptions
     from bundler.model import RootRecord
     from bundler.roots import Root
@@ -23,15 +23,20 @@ __all__ = ["restore_several"]
 class _Checked:
     """A bundle that can be restored: its roots, and the names of those that something goes to."""
 
-    source: Source
+    source: Blob
+    base: Blob | None
     records: tuple[RootRecord, ...]
     used: frozenset[str]
 
 
 def restore_several(
-    sources: Sequence[Source], roots: Sequence[str], into: str | None, selection: Selection, options: EmitOptions
+    pairs: Sequence[tuple[Blob, Blob | None]],
+    roots: Sequence[str],
+    into: str | None,
+    selection: Selection,
+    options: EmitOptions,
 ) -> UnpackReport:
-    """Restore bundles in their order, and return the sum of what was done.
+    """Restore bundles in their order, each delta with its base, and return the sum of what was done.
 
     ``roots`` and ``into`` are for the bundles together: two bundles with a root each are two roots. A bundle in which
     nothing matches ``--only`` is passed over, unless that holds for all of them.
@@ -46,16 +51,16 @@ def restore_several(
 
     if selection.targets is None:
         selection = replace(selection, targets=host.gpu_targets())  # asked once
-    checked = [each for each in (_check(source, selection, options) for source in sources) if each is not None]
+    checked = [each for each in (_check(*pair, selection, options) for pair in pairs) if each is not None]
     if not checked:
         asked = " ".join(selection.only)
         raise UsageError(f"--only {asked} matches nothing in any bundle; `inspect --entries` lists what is in one")
     places = _place(checked, roots, into)
 
     def restore(each: _Checked, how: EmitOptions) -> UnpackReport:
-        _rewind(each.source)
+        _rewind(each.source, each.base)
         mine = [places[record.name] for record in each.records if record.name in places]
-        return unpack(each.source, mine, selection=selection, options=how)
+        return unpack(each.source, mine, base=each.base, selection=selection, options=how)
 
     if options.on_conflict is OnConflict.FAIL and not options.dry_run:
         for each in checked:
@@ -63,17 +68,17 @@ def restore_several(
     return total([restore(each, options) for each in checked])
 
 
-def _check(source: Source, selection: Selection, options: EmitOptions) -> _Checked | None:
+def _check(source: Blob, base: Blob | None, selection: Selection, options: EmitOptions) -> _Checked | None:
     from bundler.bundle import matches, opened, select
 
-    with opened(source) as reader:
+    with opened(source, base=base) as reader:
         if not any(matches(entry, selection.only) for entry in reader.index.entries):
             return None
         entries, _ = select(reader, selection)
         if not options.salvage:
             wanted = {artifact.content for entry in entries for artifact in entry.artifacts}
             reader.check_frames(reader.frames_of(wanted))
-        return _Checked(source, reader.index.roots, frozenset(entry.root for entry in entries))
+        return _Checked(source, base, reader.index.roots, frozenset(entry.root for entry in entries))
 
 
 def _place(checked: Sequence[_Checked], roots: Sequence[str], into: str | None) -> dict[str, Root]:
@@ -92,6 +97,7 @@ def _place(checked: Sequence[_Checked], roots: Sequence[str], into: str | None) 
     return place_roots([records[name] for name in sorted(records)], roots, into, used=used)
 
 
-def _rewind(source: Source) -> None:
-    if not isinstance(source, str):
-        source.seek(0)
+def _rewind(*sources: Blob | None) -> None:
+    for source in sources:
+        if isinstance(source, IOBase):
+            source.seek(0)

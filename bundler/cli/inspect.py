@@ -55,6 +55,11 @@ FIELDS = {
         "Every entry. The unit is one of `kernel`, `fxgraph`, `aotautograd`, `autotune`, `module`, `host_binary`, "
         "`file`; needs says what a host binary asks of the host; relocations counts the paths that a restore writes.",
     ),
+    "base": Field(
+        ({"content_digest": str, "files": int, "lost": [str]}, None),
+        "Of a delta: the bundle that it needs, how many of its files lie there, and the entries that it has and the "
+        "packed tree had lost; null for a whole bundle.",
+    ),
     "signed_by": Field((str, None), "Key that signed it; null without a signature."),
 }
 
@@ -97,6 +102,10 @@ def say(console: Console, found: Mapping[str, Any]) -> None:
     console.say(f"profile: {found['profile']}")
     console.say(f"targets: {', '.join(found['targets']) or 'none'}")
     console.say(f"signed by: {found['signed_by'] or 'nobody'}")
+    if found["base"]:
+        base = found["base"]
+        console.say(f"base: {base['content_digest']}, which has {counted(base['files'], 'file')} of these")
+        console.listing("lost", [(entry, "in the base, and no longer in the packed tree") for entry in base["lost"]])
     console.table("root", ("name", "kind", *_SIZES, "packed from"), map(_root_row, found["roots"]))
     console.table("target", ("target", *_SIZES), _grouped(found["entries"], "target"))
     console.table("unit", ("unit", *_SIZES), _grouped(found["entries"], "unit"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS", "command"]
 
 FIELDS = {
-    **pack_command.FIELDS,
+    **{name: field for name, field in pack_command.FIELDS.items() if name not in ("base", "in_base", "lost")},
     "bytes_in": Field(int, "Bytes of the bundles that were merged."),
     "skipped": Field([{"path": str, "reason": str}], "What the bundles say was not packed into them, and why."),
     "conflicts": Field(
@@ -46,6 +46,8 @@ def command(console: Console, files: tuple[str, ...], output: str, on_conflict: 
 
     Entries that are identical or equivalent are kept once. Different entries under one name are a conflict: without
     --on-conflict nothing is written, and the exit code is 9. Files of two builds are never mixed.
+
+    A delta and its base, both given, count as one bundle: `merge OLD DELTA -o NEW` makes a whole bundle of the two.
 
     Without first and last, the result is the same bytes whatever the order of the bundles. One FILE may be - for stdin.
     """

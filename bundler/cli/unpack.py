@@ -114,7 +114,8 @@ def command(
     """Restore bundles into cache roots.
 
     FILE is a bundle, or - for stdin. Without --root and --into, each root goes where this host keeps its kind. Of
-    several files all are checked before anything is written; then they are restored in their order.
+    several files all are checked before anything is written; then they are restored in their order. A delta that
+    `pack --base OLD` wrote is given together with OLD, in any order, and the two are restored as one bundle.
 
     Nothing appears before all of it is verified, and each entry then appears whole or not at all. What is installed
     and the same is left alone; what is installed and damaged is replaced. When there are entries for GPUs and none for
@@ -150,10 +151,12 @@ def _restore(
     selection: Selection,
     options: EmitOptions,
 ) -> UnpackReport:
-    from bundler.bundle import unpack
+    from bundler.bundle import paired, unpack
 
+    pairs = paired(sources)
     with console.progress("restoring", lambda: sum(map(content_bytes, sources))) as progress:
         options = replace(options, progress=progress)
-        if len(sources) == 1:
-            return unpack(sources[0], roots, into=into, selection=selection, options=options)
-        return restore_several(sources, roots, into, selection, options)
+        if len(pairs) == 1:
+            ((bundle, base),) = pairs
+            return unpack(bundle, roots, base=base, into=into, selection=selection, options=options)
+        return restore_several(pairs, roots, into, selection, options)

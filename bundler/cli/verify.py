@@ -45,6 +45,7 @@ FIELDS = {
         f"What is wrong. The code is one of {', '.join(f'`{code}`' for code in CODES)}; "
         "the file is empty where the whole entry is meant, and the entry where the whole bundle is.",
     ),
+    "in_base": Field(int, "Files of a delta that lie in its base, and were not looked at without `--base`."),
     "content_digest": Field((str, None), "Of a bundle whose index can be read; null otherwise, and for a root."),
 }
 
@@ -58,11 +59,16 @@ FIELDS = {
     callback=parsed(Digest.parse),
     help="Content digest that the bundle must have, as pack and inspect print it.",
 )
-def command(console: Console, file: str | None, root: str | None, expect_digest: Digest | None) -> int:
+@click.option("--base", metavar="OLD", help="The bundle that FILE is a delta of; it is checked too.")
+def command(
+    console: Console, file: str | None, root: str | None, expect_digest: Digest | None, base: str | None
+) -> int:
     """Check a bundle, or an installed root with no bundle at hand.
 
     Of a bundle, every digest is computed, and every file examined; FILE may be - for stdin. Of a root, each entry has
     to be whole, and what holds paths has to point where it lies. Neither needs torch, Triton or a GPU.
+
+    A delta alone is checked as far as it goes: what lies in its base is not looked at without --base.
 
     The exit code is that of the worst problem: 4 for a digest, 3 for the format, 6 for an entry that is not whole.
     """
@@ -70,9 +76,11 @@ def command(console: Console, file: str | None, root: str | None, expect_digest:
         raise UsageError("give one of the two: a bundle, or --root PATH")
     if root is not None and expect_digest is not None:
         raise UsageError("--expect-digest is for a bundle: a root has no digest")
-    console.report = {"ok": False, "entries": 0, "problems": [], "content_digest": None}
+    if root is not None and base is not None:
+        raise UsageError("--base is for a bundle: a root has none")
+    console.report = {"ok": False, "entries": 0, "problems": [], "content_digest": None, "in_base": 0}
     try:
-        report = _check(console, file, root, expect_digest)
+        report = _check(console, file, root, expect_digest, base)
     except (FormatError, DigestMismatchError, UnsafePathError) as error:
         console.report["problems"] = [_whole(error)]
         raise
@@ -82,22 +90,26 @@ def command(console: Console, file: str | None, root: str | None, expect_digest:
     else:
         wrong = len({problem.entry for problem in report.problems})
         console.say(f"not ok: {wrong} of {counted(report.entries, 'entry')} with {_count(report)}")
+    if report.in_base:
+        console.say(f"not looked at: {counted(report.in_base, 'file')} in the base of this delta; name it with --base")
     if report.content_digest:
         console.say(f"content digest: {report.content_digest}")
     console.listing("problem", _rows(report))
     return report.exit_code
 
 
-def _check(console: Console, file: str | None, root: str | None, digest: Digest | None) -> VerifyReport:
+def _check(
+    console: Console, file: str | None, root: str | None, digest: Digest | None, base: str | None
+) -> VerifyReport:
     from bundler.verifying import verify, verify_root
 
     if file is None:
         return verify_root(root or "")
     with (
-        source(file, again=False) as bundle,
+        source(file, again=base is not None) as bundle,
         console.progress("verifying", lambda: content_bytes(bundle)) as progress,
     ):
-        return verify(bundle, expect_digest=digest, progress=progress)
+        return verify(bundle, base=base, expect_digest=digest, progress=progress)
 
 
 def _whole(error: BundlerError) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import BinaryIO
 
 from bundler.formats import v1
 from bundler.formats._header import HEADER_SIZE, Header
-from bundler.formats._rules import check_path
+from bundler.formats._rules import check_path, collision
+from bundler.formats.joined import Joined
 
 __all__ = [
     "HEADER_SIZE",
@@ -15,6 +16,8 @@ __all__ = [
     "Source",
     "Written",
     "check_path",
+    "collision",
+    "join",
     "open_bundle",
     "payload_offset",
     "write",
@@ -30,6 +33,11 @@ write = v1.write  # always the newest version
 def open_bundle(file: BinaryIO, *, name: str = "bundle", seekable: bool = True) -> Reader:
     """Return a reader of the version that the file is in; see ``v1.Reader``. One version exists so far."""
     return v1.Reader(file, name=name, seekable=seekable)
+
+
+def join(base: Reader, delta: Reader) -> Reader:
+    """Return a delta and the bundle that it was made from as one bundle; see ``joined.Joined`` for the errors."""
+    return Joined(base, delta)
 
 
 def payload_offset(head: bytes, *, name: str = "bundle") -> int:

@@ -11,6 +11,7 @@ from bundler.formats import _msgpack
 from bundler.model import (
     Artifact,
     Base,
+    BaseRecord,
     Content,
     Entry,
     Frame,
@@ -32,6 +33,7 @@ UNITS = (Unit.KERNEL, Unit.FXGRAPH, Unit.AOTAUTOGRAD, Unit.AUTOTUNE, Unit.MODULE
 DIGEST_SIZE = 32  # bytes of a raw SHA-256
 
 _REQUIRED = ("contents", "entries", "facts", "foreign", "frames", "profile", "roots", "skipped", "targets")
+_OPTIONAL = ("base",)  # there or not; a reader that does not know it must refuse
 _IGNORABLE = "~"  # a key that starts so may be passed over by a reader that does not know it
 
 _T = TypeVar("_T")
@@ -43,6 +45,7 @@ def encode_index(index: Index) -> bytes:
     rooms = {root.name: number for number, root in enumerate(index.roots)}
     return _msgpack.encode(
         {
+            **({"base": [index.base.digest, index.base.contents, index.base.lost]} if index.base else {}),
             "contents": {
                 "copies": [[n, *_flat(c.copies)] for n, c in enumerate(index.contents) if c.copies],
                 "digests": b"".join(content.digest for content in index.contents),
@@ -107,7 +110,8 @@ def content_form(index: Index) -> bytes:
         ]
         target = [entry.target.backend, entry.target.arch, entry.target.warp_size] if entry.target else []
         rows.append([entry.root, entry.path, entry.unit.value, target, files])
-    return _msgpack.encode([index.profile.value, rows])
+    # A delta is nothing without its base: who pins the one pins the other.
+    return _msgpack.encode([index.profile.value, rows, *([index.base.digest] if index.base else [])])
 
 
 def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
@@ -120,7 +124,7 @@ def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
     top = _msgpack.decode(raw, what="the index", offset=offset, name=name)
     if not isinstance(top, dict):
         raise rows.refuse("the index is not a map")
-    unknown = [key for key in top if key not in _REQUIRED and not key.startswith(_IGNORABLE)]
+    unknown = [key for key in top if key not in _REQUIRED + _OPTIONAL and not key.startswith(_IGNORABLE)]
     missing = [key for key in _REQUIRED if key not in top]
     if unknown or missing:
         raise rows.refuse(f"index parts unknown: {unknown}, missing: {missing}")
@@ -142,6 +146,7 @@ def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
         foreign=tuple(tuple(rows.strings(row, "foreign")) for row in rows.sequence(top["foreign"], "foreign")),
         facts=rows.mapping(top["facts"], "facts"),
         skipped=tuple(rows.each(top["skipped"], "skipped", (str, str), Skipped)),
+        base=_base(rows, top["base"]) if "base" in top else None,
     )
     if targets != index.targets:
         raise rows.refuse("the targets are not sorted, one stands twice, or one belongs to no entry")
@@ -234,6 +239,14 @@ def _relocation(rows: _Rows, value: Any) -> Relocation:
     base = rows.pick(tuple(Base), numbers[0], "base of a relocation")
     spelling = rows.pick(tuple(Spelling), numbers[1], "spelling of a relocation")
     return Relocation(base, spelling, tuple(accumulate(numbers[2:])))
+
+
+def _base(rows: _Rows, value: Any) -> BaseRecord:
+    def make(digest: bytes, contents: int, lost: list[Any]) -> BaseRecord:
+        return BaseRecord(digest, contents, tuple(rows.strings(lost, "base")))
+
+    (base,) = rows.each([value], "base", (bytes, int, list), make)
+    return base
 
 
 def _contents(rows: _Rows, value: Any) -> tuple[Content, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from bundler.errors import FormatError, LimitExceededError, UnsafePathError
@@ -20,15 +20,15 @@ from bundler.formats.limits import (
     MAX_PLACEHOLDERS,
     MAX_RELOCATED_SIZE,
 )
-from bundler.model import Entry, Index, Unit
+from bundler.model import Artifact, Entry, Index, Unit
 
-__all__ = ["check", "check_path", "own_sizes"]
+__all__ = ["check", "check_path", "collision", "own_sizes"]
 
 _RESERVED = ".tb-"  # staging names: kinds.STAGING_PREFIX, which this module may not import
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, name: str) -> None:
+def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, name: str, spare: int = 0) -> None:
     """Refuse an index that a restore could not carry out, or should not.
 
     Args:
@@ -37,6 +37,7 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
         bundle_size: Bytes of the whole file, from the header.
         offset: Where the index starts in the file, for messages.
         name: The file, for messages.
+        spare: How many contents, the first ones, may belong to no file.
 
     Raises:
         FormatError: A rule is broken.
@@ -45,15 +46,21 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
     """
     _check_counts(index, name)
     try:
+        _check_base(index)
         _check_frames(index, payload_size)
-        _check_contents(index)
+        _check_contents(index, spare)
         _check_entries(index)
     except _BrokenRuleError as error:
         raise FormatError(str(error), offset, name) from error
     # A small file that unpacks to terabytes is refused before the first byte of it.
-    size = index.content_size + MAX_PATH_SIZE * (_placeholders(index) + _directories(index))
+    absent = sum(index.contents[a.content].size for e in index.entries for a in e.artifacts if _in_base(index, a))
+    size = index.content_size - absent + MAX_PATH_SIZE * (_placeholders(index) + _directories(index))
     if size > MAX_FREE_EXPANSION and size > bundle_size * MAX_EXPANSION:
         raise LimitExceededError("bytes of files per byte of bundle", size // bundle_size, MAX_EXPANSION, name)
+
+
+def _in_base(index: Index, artifact: Artifact) -> bool:
+    return artifact.content < index.base_contents
 
 
 def _placeholders(index: Index) -> int:
@@ -83,6 +90,7 @@ def _check_counts(index: Index, name: str) -> None:
         ("number of contents", len(index.contents)),
         ("number of frames", len(index.frames)),
         ("number of files in one entry", files),
+        ("number of lost entries", len(index.base.lost) if index.base else 0),
     ):
         if count > MAX_COUNT:
             raise LimitExceededError(what, count, MAX_COUNT, name)
@@ -95,6 +103,18 @@ def _check_counts(index: Index, name: str) -> None:
             raise LimitExceededError(what, size, limit, name)
 
 
+def _check_base(index: Index) -> None:
+    if index.base is None:
+        return
+    digest, lost, there = index.base.digest, index.base.lost, index.contents[: index.base_contents]
+    _require(len(digest) == 32, f"the digest of the base has {len(digest)} bytes, not 32")
+    _require(len(there) == index.base_contents, f"{index.base_contents} of {len(there)} contents lie in the base")
+    # What the base knows of a content stands there alone, where it cannot contradict this index.
+    bare = all(not content.copies and not content.foreign for content in there)
+    _require(bare, "a content that lies in the base has copies, or foreign paths")
+    _require(list(lost) == sorted(set(lost)), "the lost entries are not sorted, or one stands twice")
+
+
 def _check_frames(index: Index, payload_size: int) -> None:
     stored = sum(frame.stored_size for frame in index.frames)
     _require(stored == payload_size, f"the frames are {stored} bytes, the header says {payload_size}")
@@ -105,12 +125,13 @@ def _check_frames(index: Index, payload_size: int) -> None:
 
 
 def own_sizes(index: Index) -> list[int]:
-    """Return how many bytes each content has of its own, in payload order; the rest of it are copies."""
-    contents = index.contents
-    return [content.size - sum(contents[number].size for _, number in content.copies) for content in contents]
+    """Return how many bytes each content has of its own, in payload order; the rest are copies, or lie in the base."""
+    contents, absent = index.contents, index.base_contents
+    own = [c.size - sum(contents[number].size for _, number in c.copies) for c in contents[absent:]]
+    return [0] * absent + own
 
 
-def _check_contents(index: Index) -> None:
+def _check_contents(index: Index, spare: int) -> None:
     contents = index.contents
     for number, content in enumerate(contents):
         for _, source in content.copies:
@@ -129,7 +150,7 @@ def _check_contents(index: Index) -> None:
     used = {artifact.content for entry in index.entries for artifact in entry.artifacts}
     _require(max(used, default=-1) < len(contents), f"a file refers to content {max(used, default=-1)}, out of range")
     # Unused bytes are room for a second, hidden file.
-    used |= {source for content in contents for _, source in content.copies}
+    used |= {source for content in contents for _, source in content.copies} | set(range(spare))
     _require(len(used) == len(contents), f"{len(contents) - len(used)} contents belong to no file")
 
 
@@ -177,14 +198,25 @@ def _check_relocation(entry: Entry, name: str, offsets: Sequence[int], size: int
 
 
 def _check_collisions(entries: Sequence[Entry]) -> None:
-    """No file may be written twice, nor stand where another needs a directory."""
+    found = collision((entry.root, entry.directory, a.name) for entry in entries for a in entry.artifacts)
+    _require(found is None, found or "")
+
+
+def collision(files: Iterable[tuple[str, str, str]]) -> str | None:
+    """Say which file would be written twice, or stands where another needs a directory; None when there is none.
+
+    Args:
+        files: (root name, directory inside the root, file name) of each.
+    """
     # NUL sorts before every other character and is in no path: what lies below a file would stand right behind it.
     # (A set of all directories would need memory by the square of the depth.)
-    files = [(entry, artifact.name) for entry in entries for artifact in entry.artifacts]
-    paths = sorted("\0".join((entry.root, *_parts(entry.directory), name)) for entry, name in files)
+    paths = sorted("\0".join((root, *_parts(directory), name)) for root, directory, name in files)
     for path, after in pairwise(paths):
-        _require(path != after, f"two entries write {_shown(path)}")
-        _require(not after.startswith(path + "\0"), f"{_shown(path)} is a file of one entry and a directory of another")
+        if path == after:
+            return f"two entries write {_shown(path)}"
+        if after.startswith(path + "\0"):
+            return f"{_shown(path)} is a file of one entry and a directory of another"
+    return None
 
 
 def _parts(directory: str) -> list[str]:

@@ -18,7 +18,14 @@ from itertools import accumulate
 from typing import IO, BinaryIO, TypeAlias
 
 from bundler.digest import Digest
-from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
+from bundler.errors import (
+    BundlerError,
+    DigestMismatchError,
+    FormatError,
+    LocalIOError,
+    MissingBaseError,
+    TruncatedError,
+)
 from bundler.formats import _frame, _index, _rules
 from bundler.formats._header import HEADER_SIZE, Header
 from bundler.formats.limits import DEFAULT_BLOCK_SIZE, DEFAULT_LEVEL
@@ -213,6 +220,10 @@ class Reader:
         )
         self.content_digest = Digest.of(_index.content_form(self.index))
         self.signature = self._take(self.header.signature_size, "the signature section")
+        self._locate()
+
+    def _locate(self) -> None:
+        """Work out from the index where contents and frames lie."""
         self._ends = list(accumulate(_rules.own_sizes(self.index)))  # raw offset behind each content's own bytes
         self._starts = list(accumulate((frame.stored_size for frame in self.index.frames), initial=0))
         self._cache: tuple[int, bytes] | None = None
@@ -312,18 +323,21 @@ class Reader:
             raise copy(self._broken[number])
         self._cache = None  # so that two blocks are never held
         try:
-            raw = _frame.decompress(
-                self._stored_frame(number),
-                self.index.frames[number].raw_size,
-                what=f"frame {number}",
-                offset=self._frame_offset(number),
-                name=self.name,
-            )
+            raw = self._decoded(number)
         except (FormatError, DigestMismatchError) as error:
             self._broken[number] = copy(error)  # without its traceback, which holds the frame
             raise
         self._cache = (number, raw)
         return raw
+
+    def _decoded(self, number: int) -> bytes:
+        return _frame.decompress(
+            self._stored_frame(number),
+            self.index.frames[number].raw_size,
+            what=f"frame {number}",
+            offset=self._frame_offset(number),
+            name=self.name,
+        )
 
     def finish(self) -> None:
         """Read a pipe to its end: the rest of the payload must be there, and nothing behind it. No-op for a file.
@@ -355,10 +369,13 @@ class Reader:
 
         Raises:
             TruncatedError, FormatError, DigestMismatchError: Unless ``salvage``.
+            MissingBaseError: One of them lies in the base of this delta.
         """
         contents = self.index.contents
         wanted = set(wanted)
         sources = {source for number in wanted for _, source in contents[number].copies}
+        if self.index.base and min(wanted | sources, default=self.index.base_contents) < self.index.base_contents:
+            raise MissingBaseError(self.name, str(Digest(self.index.base.digest)))
         with tempfile.SpooledTemporaryFile(max_size=_SPOOL_SIZE) as spool:
             kept = _Kept(spool)
             bounds = self._frame_bounds()

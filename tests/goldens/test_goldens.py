@@ -14,12 +14,13 @@ from types import ModuleType
 import pytest
 
 import bundler
-from bundler.bundle import Selection
+from bundler.bundle import Selection, opened
 from bundler.formats import open_bundle
 from bundler.testing.trees import snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_goldens.py"
 GOLDENS = Path(__file__).parent / "v1"
+BASES = {"delta": GOLDENS / "runtime.tbundle"}  # what each delta is read together with
 NAMES = sorted(path.stem for path in GOLDENS.glob("*.tbundle"))
 
 
@@ -51,8 +52,7 @@ def test_goldens_are_as_they_were() -> None:
 def test_a_golden_has_the_files_of_its_listing(name: str) -> None:
     # Not through the script: a listing is plain text, and this is all that reading one takes.
     head, *lines = (GOLDENS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    with open(GOLDENS / f"{name}.tbundle", "rb") as file:
-        reader = open_bundle(file)
+    with opened(GOLDENS / f"{name}.tbundle", base=BASES.get(name)) as reader:
         assert head == f"# content digest {reader.content_digest}"
         found = []
         for entry in reader.index.entries:
@@ -66,7 +66,12 @@ def test_a_golden_has_the_files_of_its_listing(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_golden_is_restored(name: str, tmp_path: Path) -> None:
     _, *lines = (GOLDENS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    bundler.unpack(GOLDENS / f"{name}.tbundle", into=tmp_path / "root", selection=Selection(force=True))
+    bundler.unpack(
+        GOLDENS / f"{name}.tbundle",
+        base=BASES.get(name),
+        into=tmp_path / "root",
+        selection=Selection(force=True),
+    )
     expected = {line.rsplit(":", 2)[0]: line.rsplit(":", 1)[1] for line in lines}
     one = len({path.split("/")[0] for path in expected}) == 1
     restored = snapshot(tmp_path / "root")
