@@ -56,6 +56,7 @@ _TRANSIENT_CODES = ("(BadDigest", "(XAmzContentSHA256Mismatch", "(IncompleteBody
 _STATUS = re.compile(r"status code: (\d{3})")
 _S3_DETAIL = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?", re.IGNORECASE)
 _NO_CONTAINER = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+_BEYOND = "Wanted range starting at"  # obstore itself, of services that answer with all of the object (Azure)
 _CAUSE = re.compile(r"kind: (\w+)|message: \"([^\"]*)\"")
 _DURATION = re.compile(r" in [\d.]+(?:ns|µs|ms|s)\b")
 _QUERY = re.compile(r"\?[^\s)\"']*")
@@ -90,7 +91,7 @@ class ObstoreStore(Store):
                 result = obstore.get(self._once, key, options={"range": (start, start + size)})
                 return bytes(result.bytes()), self._info(key, result.meta)
             except (obstore.exceptions.BaseError, NotImplementedError) as error:
-                if _status(error) == 416:  # nothing there: the object ends before
+                if _status(error) == 416 or _BEYOND in str(error):  # nothing there: the object ends before
                     return b"", self._info(key, obstore.head(self._once, key))
                 if not _ignores_ranges(error):
                     raise
@@ -133,9 +134,11 @@ class ObstoreStore(Store):
             version = Version(f"{meta['last_modified'].timestamp():.0f}-{meta['size']}")
         return ObjectInfo(key, meta["size"], version, meta["last_modified"].timestamp())
 
-    @staticmethod
-    def _version(result: Any) -> Version:
-        return Version(result.get("e_tag") or "", result.get("version") or "")
+    def _version(self, result: Any) -> Version:
+        tag = result.get("e_tag") or ""
+        if self.kind == "az" and tag and not tag.startswith('"'):
+            tag = f'"{tag}"'  # Azure lists e-tags without the quotes that it answers and expects elsewhere
+        return Version(tag, result.get("version") or "")
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -215,6 +218,8 @@ class ObstoreStore(Store):
             if "169.254.169.254" in reason or "metadata.google" in reason:
                 reason = f"no credentials were found in the environment ({reason})"
                 raise StoreError(self.url, key, reason) from error
+            if status in (401, 403):  # listings are refused without a class of their own
+                raise StoreError(self.url, key, f"access denied: {reason}") from error
             if self.kind == "http" and status in (405, 501):
                 what = "written to" if writing else "listed"
                 raise StoreError(self.url, key, f"this web server cannot be {what} ({reason})") from error

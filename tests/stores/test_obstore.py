@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bundler.caching import restore, save
 from bundler.errors import ObjectExistsError, StoreError, UsageError
 from bundler.stores import Store, open_store
 from bundler.stores import obstore as module
 from bundler.stores._retry import TransientError
 from bundler.testing.proxy import Fault, Proxy
 from bundler.testing.stores import BAD_KEYS, StoreTests, pattern, quick
+from bundler.testing.trees import synthetic_kernel
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
@@ -309,3 +316,42 @@ def test_the_core_does_not_load_obstore(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path)], cwd=package, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+# -- credentials -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strict_s3() -> Iterator[str]:
+    """An S3 server that looks at credentials: after one request without any, which makes the bucket ``strict``."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = "from moto.server import main; import sys; main(sys.argv[1:])"
+    environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "-p", str(port)], env=environment, stderr=subprocess.DEVNULL
+    ) as job:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/strict", method="PUT")):
+            pass
+        yield url
+        job.terminate()
+
+
+def test_wrong_credentials_are_an_error_that_says_so(strict_s3: str, bucket: str, tmp_path: Path) -> None:
+    """The loss: a job that takes a refusal for a miss, and compiles for a year."""
+    store = open_store(f"s3://strict?endpoint={strict_s3}", retry=quick())
+    for call in (lambda: store.get("key"), lambda: store.head("key"), lambda: store.put("key", b"x"), store.list):
+        with pytest.raises(StoreError, match="access denied"):
+            list(call() or ())
+    synthetic_kernel(tmp_path / "root", "k")
+    for verb in (restore, save):
+        with pytest.raises(StoreError, match="access denied"):
+            verb(store, "key", [f"triton={tmp_path / 'root'}"])
