@@ -85,6 +85,16 @@ class _Hook:
         self._clock.stop()
         self.profile = ""
 
+    def forked(self) -> None:
+        """Forget, in the child of a fork, what other threads of the parent held: locks, and compiles under way."""
+        self._lock = threading.RLock()
+        self._bundler = None  # it has a lock too
+        mine = self._states.get(threading.get_ident())
+        self._states = {} if mine is None else {threading.get_ident(): mine}
+        names = self._state_names()
+        for name, value in zip(names, mine or (None,) * len(names)):
+            setattr(self._torch, name, value)
+
     @property
     def bundler(self) -> TritonBundler:
         """Ours, made on first use: a process that compiles nothing loads none of it."""
@@ -280,10 +290,13 @@ class _Hook:
     def _call(self, name: str, *given: Any, **named: Any) -> Any:
         return self._original[name].__get__(None, self._torch)(*given, **named)
 
+    def _state_names(self) -> list[str]:
+        return [name for name in seams.STATE if hasattr(self._torch, name)]
+
     @contextmanager
     def _own_state(self, *, begin: bool = False) -> Iterator[None]:
         """Let torch's class hold the state of this thread's compile; a thread without one sees what is there."""
-        names = [name for name in seams.STATE if hasattr(self._torch, name)]
+        names = self._state_names()
         me = threading.get_ident()
         with self._lock:
             mine = self._states.get(me)
@@ -353,6 +366,15 @@ def _usable(autotuners: Any) -> list[Any]:
 _waiting: WhenImported | None = None
 _hook: _Hook | None = None
 _settings: dict[str, str] = {}
+
+
+def _after_fork() -> None:
+    if _hook is not None:
+        _hook.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def enable(*, profile: str | None = None) -> bool:

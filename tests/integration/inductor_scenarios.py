@@ -13,8 +13,10 @@ import logging
 import os
 import pickle
 import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -407,6 +409,56 @@ def wrapped_by_another() -> dict[str, Any]:
     return {"kept": kept, "calls": calls, "kind": type(artifacts).__name__}
 
 
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+def fork_while_another_thread_collects() -> dict[str, Any]:
+    root(filled=True)
+    inside, over = threading.Event(), threading.Event()
+    from bundler.triton_bundler import TritonBundler as Ours
+
+    original = Ours.collect
+
+    def slow(self: Any, **named: Any) -> Any:
+        inside.set()
+        over.wait(60)
+        return original(self, **named)
+
+    Ours.collect = slow  # type: ignore[method-assign]
+    try:
+        with hooked():
+            thread = threading.Thread(target=made)
+            thread.start()
+            inside.wait(60)
+            child = os.fork()
+            if child == 0:
+                Ours.collect = original  # type: ignore[method-assign]
+                held = -1
+                try:
+                    held = len(list(made()[0].kernel_artifacts))
+                finally:
+                    os._exit(0 if held == len(KEYS) else 1)
+            status = _wait(child, seconds=20)
+            over.set()
+            thread.join()
+    finally:
+        over.set()
+        Ours.collect = original  # type: ignore[method-assign]
+    return {"status": status}
+
+
+def _wait(child: int, *, seconds: float) -> int | str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hangs"
+
+
 SCENARIOS: tuple[Callable[[], Any], ...] = (
     there_and_back,
     full_profile,
@@ -423,6 +475,7 @@ SCENARIOS: tuple[Callable[[], Any], ...] = (
     restored_class,
     unknown_torch,
     wrapped_by_another,
+    fork_while_another_thread_collects,
 )
 
 

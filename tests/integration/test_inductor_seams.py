@@ -181,6 +181,11 @@ def test_a_torch_that_looks_otherwise_is_left_alone_with_one_warning(scenario: S
     assert len(found["warnings"]) == 1 and name in found["warnings"][0] and name in found["reason"]
 
 
+def test_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scenario: Scenario) -> None:
+    # Lost otherwise: the run. A compile in the child would wait for ever for a lock that nobody holds there.
+    assert scenario("fork_while_another_thread_collects")["status"] == 0
+
+
 # -- real steps --------------------------------------------------------------------------------------------------------
 
 
