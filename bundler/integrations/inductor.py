@@ -22,6 +22,7 @@ from bundler.integrations import seams
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
 from bundler.integrations.clock import CompileClock, path_key
 from bundler.integrations.importing import WhenImported
+from bundler.integrations.ptxas import PtxasChoice
 
 if TYPE_CHECKING:
     from bundler.integrations.observe import Summary
@@ -55,6 +56,7 @@ class _Hook:
         self._torch = module.TritonBundler
         self._bundler: TritonBundler | None = None
         self._clock = CompileClock(self._put_late)
+        self._ptxas = PtxasChoice(self._is_on)
         self._lock = threading.RLock()
         self._states: dict[int, tuple[Any, ...]] = {}  # by thread
         self._original: dict[str, Any] = {}
@@ -70,6 +72,7 @@ class _Hook:
             self._ours[name] = self._wrapped(name)
         for name in names:
             setattr(self._torch, name, self._ours[name])
+        self._ptxas.start()
 
     def _wrapped(self, name: str) -> Any:
         method = getattr(self, name)
@@ -83,6 +86,7 @@ class _Hook:
             if self._torch.__dict__.get(name) is self._ours[name]:
                 setattr(self._torch, name, original)
         self._clock.stop()
+        self._ptxas.stop()
         self.profile = ""
 
     def forked(self) -> None:

@@ -184,6 +184,32 @@ def test_a_torch_that_looks_otherwise_is_left_alone_with_one_warning(scenario: S
     assert len(found["warnings"]) == 1 and name in found["warnings"][0] and name in found["reason"]
 
 
+def test_cold_and_warm_processes_ask_for_a_kernel_by_one_key(scenario: Scenario) -> None:
+    found = scenario("one_ptxas")
+    # What torch does by itself: the cold key names Triton's ptxas, and torch's makes what is kept under it.
+    assert found["cold without hook"]["key"] != found["warm without hook"]["key"]
+    assert found["cold without hook"] == {"key": found["none shipped"]["key"], "by_torchs": True}
+    assert not found["none shipped"]["by_torchs"]
+    assert found["cold with hook"] == found["warm with hook"] == found["warm without hook"]
+
+
+def test_ptxas_is_torchs_choice_only_where_that_does_good(scenario: Scenario) -> None:
+    found = scenario("ptxas_left_alone")
+    seen = found["seen"]
+    assert str(seen.pop("nothing against it")["set"]).endswith("/bin/ptxas")
+    assert seen.pop("set by the user") == {"set": "/of/the/user", "joined": True, "called": False}
+    assert seen.pop("switched off") == {"set": None, "joined": False, "called": False}
+    assert seen.pop("none shipped") == {"set": None, "joined": True, "called": True}
+    assert set(seen) == {"switched off in torch", "version read already", "torch fails", "another torch"}
+    for name, state in seen.items():
+        assert state == {"set": None, "joined": True, "called": False}, name
+    assert found["warnings"] == []
+
+
+def test_torchs_choice_of_ptxas_is_waited_for_where_it_is_not_imported_yet(scenario: Scenario) -> None:
+    assert scenario("ptxas_later")["seen"] == [True, True, True]
+
+
 def test_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scenario: Scenario) -> None:
     # Lost otherwise: the run. A compile in the child would wait for ever for a lock that nobody holds there.
     assert scenario("fork_while_another_thread_collects")["status"] == 0
