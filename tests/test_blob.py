@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_loading_decodes_nothing() -> None:
 
 def test_what_cannot_be_read_is_no_kernels_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert list(kernel_artifacts(b"not a bundle")) == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_what_cannot_be_decoded_here_is_no_kernels_and_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Half an installation, say: without msgpack. torch iterates inside the user's compile.
+    monkeypatch.setitem(sys.modules, "bundler.triton_bundler", None)
+    assert list(kernel_artifacts(b"a bundle")) == []
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
@@ -581,6 +582,20 @@ def test_an_exception_in_the_block_writes_nothing(home: Path, tmp_path: Path) ->
         compile_something()
         raise KeyError
     assert not (tmp_path / "c.tbundle").exists() and dict(os.environ) == before
+
+
+def test_a_torch_that_cannot_forget_leaves_the_environment_as_it_was(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Lost otherwise: where the caches of this process lie, for as long as it runs.
+    def cannot() -> None:
+        raise RuntimeError("workers do not end")
+
+    monkeypatch.setitem(sys.modules, "torch._inductor.utils", SimpleNamespace(clear_caches=cannot))
+    before = dict(os.environ)
+    with pytest.raises(RuntimeError, match="workers"), bundler.capture(tmp_path / "c", quiet_seconds=0):
+        pytest.fail("the block was begun")
+    assert dict(os.environ) == before
 
 
 def test_a_block_without_what_is_required_fails_loudly(home: Path, tmp_path: Path) -> None:

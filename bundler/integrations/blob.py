@@ -65,14 +65,14 @@ class KernelArtifacts(Sequence[Any]):
         return self._decoded()[index]
 
     def _decoded(self) -> list[Any]:
-        from bundler.triton_bundler import SWITCH, is_switched_on
-
-        if not is_switched_on():
-            log.debug("%s is 0: the kernels of an FX graph entry are not restored", SWITCH)
-            return []
         if self._is_broken:  # said already: list() asks for the length first
             return []
         try:
+            from bundler.triton_bundler import SWITCH, is_switched_on
+
+            if not is_switched_on():
+                log.debug("%s is 0: the kernels of an FX graph entry are not restored", SWITCH)
+                return []
             return _decode(self.blob)
         except Exception as error:  # noqa: BLE001  whoever iterates is inside the user's compile
             self._is_broken = True

@@ -152,11 +152,11 @@ def _variables() -> set[str]:
 def _pointed(places: Places, directory: str) -> Iterator[None]:
     """Set the variables for the time of a block, and clear what was kept in memory before it and after it."""
     before = {name: os.environ.get(name) for name in _variables()}
-    for name in before:
-        os.environ.pop(name, None)
-    os.environ.update(places.variables)
-    _forget()
     try:
+        for name in before:
+            os.environ.pop(name, None)
+        os.environ.update(places.variables)
+        _forget()
         yield
         for name in sorted(before):
             now = os.environ.get(name, directory)

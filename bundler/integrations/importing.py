@@ -47,16 +47,17 @@ class WhenImported(MetaPathFinder):
         self.forget()  # the search below must not come back here
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Between(spec.loader, self._then)
+            spec.loader = _Between(spec.loader, self._then, self.watch)
         return spec
 
 
 class _Between(Loader):
-    """Loads a module by its own loader, then puts that back in its place and calls ``then``."""
+    """Loads a module by its own loader, then puts that back in its place and calls ``then``; ``again`` if it fails."""
 
-    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Any, then: Callable[[ModuleType], None], again: Callable[[], None]) -> None:
         self._loader = loader
         self._then = then
+        self._again = again
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -69,5 +70,9 @@ class _Between(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        try:
+            self._loader.exec_module(module)
+        except BaseException:
+            self._again()  # whoever asks for it next may have more luck
+            raise
         self._then(module)

@@ -22,6 +22,7 @@ from bundler.integrations import seams
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
 from bundler.integrations.clock import CompileClock, path_key
 from bundler.integrations.importing import WhenImported
+from bundler.integrations.ptxas import PtxasChoice
 
 if TYPE_CHECKING:
     from bundler.integrations.observe import Summary
@@ -55,6 +56,7 @@ class _Hook:
         self._torch = module.TritonBundler
         self._bundler: TritonBundler | None = None
         self._clock = CompileClock(self._put_late)
+        self._ptxas = PtxasChoice(self._is_on)
         self._lock = threading.RLock()
         self._states: dict[int, tuple[Any, ...]] = {}  # by thread
         self._original: dict[str, Any] = {}
@@ -70,6 +72,7 @@ class _Hook:
             self._ours[name] = self._wrapped(name)
         for name in names:
             setattr(self._torch, name, self._ours[name])
+        self._ptxas.start()
 
     def _wrapped(self, name: str) -> Any:
         method = getattr(self, name)
@@ -83,7 +86,18 @@ class _Hook:
             if self._torch.__dict__.get(name) is self._ours[name]:
                 setattr(self._torch, name, original)
         self._clock.stop()
+        self._ptxas.stop()
         self.profile = ""
+
+    def forked(self) -> None:
+        """Forget, in the child of a fork, what other threads of the parent held: locks, and compiles under way."""
+        self._lock = threading.RLock()
+        self._bundler = None  # it has a lock too
+        mine = self._states.get(threading.get_ident())
+        self._states = {} if mine is None else {threading.get_ident(): mine}
+        names = self._state_names()
+        for name, value in zip(names, mine or (None,) * len(names)):
+            setattr(self._torch, name, value)
 
     @property
     def bundler(self) -> TritonBundler:
@@ -280,10 +294,13 @@ class _Hook:
     def _call(self, name: str, *given: Any, **named: Any) -> Any:
         return self._original[name].__get__(None, self._torch)(*given, **named)
 
+    def _state_names(self) -> list[str]:
+        return [name for name in seams.STATE if hasattr(self._torch, name)]
+
     @contextmanager
     def _own_state(self, *, begin: bool = False) -> Iterator[None]:
         """Let torch's class hold the state of this thread's compile; a thread without one sees what is there."""
-        names = [name for name in seams.STATE if hasattr(self._torch, name)]
+        names = self._state_names()
         me = threading.get_ident()
         with self._lock:
             mine = self._states.get(me)
@@ -353,6 +370,15 @@ def _usable(autotuners: Any) -> list[Any]:
 _waiting: WhenImported | None = None
 _hook: _Hook | None = None
 _settings: dict[str, str] = {}
+
+
+def _after_fork() -> None:
+    if _hook is not None:
+        _hook.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def enable(*, profile: str | None = None) -> bool:

@@ -1,6 +1,6 @@
 """What torch must look like for the hook to join it: names, parameters and fields. Looked at before it is changed.
 
-Read in torch 2.9 to 2.15. ``put_winner`` came with 2.12 or 2.13; assertions became exceptions in 2.14; up to 2.7
+Read in torch 2.9 to 2.15. ``put_winner`` came with 2.12; assertions became exceptions in 2.14; up to 2.7
 ``collect`` returned a bare list, and there is nothing to join.
 """
 
@@ -42,9 +42,9 @@ def missing(module: Any) -> str:
     """Name the first thing about torch's bundler that is not as expected; "" when all is."""
     for name, fields in _FIELDS.items():
         cls = getattr(module, name, None)
-        has = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+        has = {field.name: field.init for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
         for field in fields:
-            if field not in has:
+            if not has.get(field):  # there is no making one, or replacing what it holds
                 return f"{name}.{field}"
     if not callable(getattr(module, "triton_cache_dir", None)):
         return "triton_cache_dir()"

@@ -8,13 +8,16 @@ each scenario with what was seen.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import pickle
 import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +33,7 @@ from torch._inductor import config
 import bundler
 from bundler.integrations import inductor, observe
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
+from bundler.testing import programs
 
 TREE, WORK = Path(sys.argv[1]), Path(sys.argv[2])
 KEYS = sorted(path.parent.name for path in TREE.glob("*/__grp__*.json"))
@@ -407,6 +411,203 @@ def wrapped_by_another() -> dict[str, Any]:
     return {"kept": kept, "calls": calls, "kind": type(artifacts).__name__}
 
 
+# -- which ptxas ---------------------------------------------------------------------------------------------------
+
+PTXAS = "TRITON_PTXAS_PATH"
+ARCH = 80  # newer ones, from 90 on in Triton 3.9, have a ptxas and a variable of their own
+
+
+@contextmanager
+def torch_with_ptxas(*, shipped: bool = True) -> Iterator[Path]:
+    """Be a process that has looked up nothing, of a torch that ships a ptxas; yields the log of what that assembles."""
+    from torch._inductor.runtime import compile_tasks as tasks
+    from triton.backends.nvidia.compiler import get_ptxas_version
+
+    place = WORK / f"torch{next(_roots)}"
+    log = place / "assembled"
+    own, choose = tasks.__file__, tasks._set_triton_ptxas_path
+    for folder in (place / "bin", place / "_inductor" / "bin"):  # 2.13 looks in the second
+        folder.mkdir(parents=True)
+        if shipped:
+            _write_ptxas(folder / "ptxas", log)
+    tasks.__file__ = str(place / "_inductor" / "runtime" / "compile_tasks.py")
+    os.environ["TRITON_CACHE_DIR"] = str(place / "cache")
+    os.environ.pop(PTXAS, None)
+    for table in (choose, get_ptxas_version):
+        table.cache_clear()
+    try:
+        yield log
+    finally:
+        bundler.disable()
+        tasks.__file__, tasks._set_triton_ptxas_path = own, choose
+        for name in (PTXAS, "TRITON_CACHE_DIR"):
+            os.environ.pop(name, None)
+        for table in (choose, get_ptxas_version):
+            table.cache_clear()
+
+
+def _write_ptxas(path: Path, log: Path) -> None:
+    """Write a ptxas that is Triton's own, but for one more line in what it says of its version."""
+    from triton import knobs
+
+    real = knobs.nvidia.ptxas.path
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] || echo "$0" >>"{log}"\n"{real}" "$@" || exit\n'
+        '[ "$1" != --version ] || echo "of torch"\n'
+    )
+    path.chmod(0o755)
+
+
+def _compiled_for_absent_gpu() -> str:
+    """Ask Triton for a kernel as a launch does; returns the kernel hash that it went by."""
+    sys.path.insert(0, str(programs.COMPILE_TRITON.parent))
+    try:
+        from compile_triton import compile_all
+
+        return str(compile_all([f"cuda:{ARCH}"], ["add"])[f"add@cuda:{ARCH}"]["hash"])
+    finally:
+        sys.path.pop(0)
+
+
+def one_ptxas() -> dict[str, Any]:
+    from torch._inductor.runtime import compile_tasks as tasks
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+
+    def generate_code() -> None:  # torch.utils._triton.triton_hash_with_backend(), for a GPU that is not here
+        make_backend(GPUTarget("cuda", ARCH, 32)).hash()
+
+    seen: dict[str, Any] = {}
+    for hook in (False, True):
+        for start in ("cold", "warm"):
+            with torch_with_ptxas() as log:
+                if hook:
+                    bundler.enable()
+                if start == "cold":
+                    generate_code()
+                tasks._set_triton_ptxas_path()  # as AsyncCompile.triton does before it compiles in the process
+                seen[f"{start} {'with' if hook else 'without'} hook"] = {
+                    "key": _compiled_for_absent_gpu(),
+                    "by_torchs": log.exists(),
+                }
+    with torch_with_ptxas(shipped=False) as log:
+        seen["none shipped"] = {"key": _compiled_for_absent_gpu(), "by_torchs": log.exists()}
+    return seen
+
+
+def ptxas_left_alone() -> dict[str, Any]:
+    from torch._inductor.runtime import compile_tasks as tasks
+    from triton.backends.nvidia.compiler import get_ptxas_version
+
+    def fail() -> None:
+        raise RuntimeError("torch cannot")
+
+    seen: dict[str, Any] = {}
+
+    def look(name: str) -> None:
+        joined = bundler.enable()
+        seen[name] = {"set": os.environ.get(PTXAS), "joined": joined, "called": tasks_called()}
+
+    def tasks_called() -> bool:
+        table = getattr(getattr(tasks, "_set_triton_ptxas_path", None), "cache_info", None)
+        return table is not None and table().currsize > 0
+
+    with torch_with_ptxas():
+        look("nothing against it")
+    with torch_with_ptxas():
+        os.environ[PTXAS] = "/of/the/user"
+        look("set by the user")
+    with torch_with_ptxas():
+        os.environ["TRITON_BUNDLER"] = "0"
+        try:
+            look("switched off")
+        finally:
+            del os.environ["TRITON_BUNDLER"]
+    with torch_with_ptxas(), config.patch(force_disable_caches=True):
+        look("switched off in torch")
+    with torch_with_ptxas():
+        get_ptxas_version(ARCH)
+        look("version read already")
+    with torch_with_ptxas(shipped=False):
+        look("none shipped")
+    with torch_with_ptxas():
+        tasks._set_triton_ptxas_path = fail
+        look("torch fails")
+    with torch_with_ptxas():
+        del tasks._set_triton_ptxas_path
+        look("another torch")
+    return {"seen": seen, "warnings": list(heard)}
+
+
+def ptxas_later() -> dict[str, Any]:
+    name = "torch._inductor.runtime.compile_tasks"
+    seen = []
+    with torch_with_ptxas():
+        tasks = sys.modules.pop(name)
+        try:
+            seen.append(bundler.enable())
+            again = importlib.import_module(name)
+            seen.append(again._set_triton_ptxas_path.cache_info().currsize == 1)
+            del sys.modules[name]
+            bundler.disable()
+            bundler.enable()
+            bundler.disable()  # nobody waits any more
+            seen.append(importlib.import_module(name)._set_triton_ptxas_path.cache_info().currsize == 0)
+        finally:
+            sys.modules[name] = tasks
+    return {"seen": seen}
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+def fork_while_another_thread_collects() -> dict[str, Any]:
+    root(filled=True)
+    inside, over = threading.Event(), threading.Event()
+    from bundler.triton_bundler import TritonBundler as Ours
+
+    original = Ours.collect
+
+    def slow(self: Any, **named: Any) -> Any:
+        inside.set()
+        over.wait(60)
+        return original(self, **named)
+
+    Ours.collect = slow  # type: ignore[method-assign]
+    try:
+        with hooked():
+            thread = threading.Thread(target=made)
+            thread.start()
+            inside.wait(60)
+            child = os.fork()
+            if child == 0:
+                Ours.collect = original  # type: ignore[method-assign]
+                held = -1
+                try:
+                    held = len(list(made()[0].kernel_artifacts))
+                finally:
+                    os._exit(0 if held == len(KEYS) else 1)
+            status = _wait(child, seconds=20)
+            over.set()
+            thread.join()
+    finally:
+        over.set()
+        Ours.collect = original  # type: ignore[method-assign]
+    return {"status": status}
+
+
+def _wait(child: int, *, seconds: float) -> int | str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hangs"
+
+
 SCENARIOS: tuple[Callable[[], Any], ...] = (
     there_and_back,
     full_profile,
@@ -423,6 +624,10 @@ SCENARIOS: tuple[Callable[[], Any], ...] = (
     restored_class,
     unknown_torch,
     wrapped_by_another,
+    one_ptxas,
+    ptxas_left_alone,
+    ptxas_later,
+    fork_while_another_thread_collects,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from bundler.bundle import opened
+from bundler.formats._header import HEADER_SIZE, MAGIC, Header
 from bundler.testing import programs
 from tests.conftest import isolated_environment
 
@@ -181,6 +184,37 @@ def test_a_torch_that_looks_otherwise_is_left_alone_with_one_warning(scenario: S
     assert len(found["warnings"]) == 1 and name in found["warnings"][0] and name in found["reason"]
 
 
+def test_cold_and_warm_processes_ask_for_a_kernel_by_one_key(scenario: Scenario) -> None:
+    found = scenario("one_ptxas")
+    # What torch does by itself: the cold key names Triton's ptxas, and torch's makes what is kept under it.
+    assert found["cold without hook"]["key"] != found["warm without hook"]["key"]
+    assert found["cold without hook"] == {"key": found["none shipped"]["key"], "by_torchs": True}
+    assert not found["none shipped"]["by_torchs"]
+    assert found["cold with hook"] == found["warm with hook"] == found["warm without hook"]
+
+
+def test_ptxas_is_torchs_choice_only_where_that_does_good(scenario: Scenario) -> None:
+    found = scenario("ptxas_left_alone")
+    seen = found["seen"]
+    assert str(seen.pop("nothing against it")["set"]).endswith("/bin/ptxas")
+    assert seen.pop("set by the user") == {"set": "/of/the/user", "joined": True, "called": False}
+    assert seen.pop("switched off") == {"set": None, "joined": False, "called": False}
+    assert seen.pop("none shipped") == {"set": None, "joined": True, "called": True}
+    assert set(seen) == {"switched off in torch", "version read already", "torch fails", "another torch"}
+    for name, state in seen.items():
+        assert state == {"set": None, "joined": True, "called": False}, name
+    assert found["warnings"] == []
+
+
+def test_torchs_choice_of_ptxas_is_waited_for_where_it_is_not_imported_yet(scenario: Scenario) -> None:
+    assert scenario("ptxas_later")["seen"] == [True, True, True]
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scenario: Scenario) -> None:
+    # Lost otherwise: the run. A compile in the child would wait for ever for a lock that nobody holds there.
+    assert scenario("fork_while_another_thread_collects")["status"] == 0
+
+
 # -- real steps --------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +251,21 @@ def test_switched_on_by_the_variable_it_joins_when_inductor_is_imported(cold: tu
     assert inductor == [True, False]
 
 
+def test_each_entry_on_the_disk_holds_one_blob_with_its_kernels(cold: tuple[dict[str, Any], Path]) -> None:
+    report, root = cold
+    entries = [path for path in (root / "fxgraph").rglob("*") if path.is_file()]
+    assert len(entries) == 2
+    for entry in entries:
+        data = entry.read_bytes()
+        assert data.count(b"bundler.integrations.blob") == data.count(MAGIC) == 1
+        assert b"TritonBundle" in data and b"TritonKernelArtifact" not in data  # torch's class for raw files
+        start = data.index(MAGIC)
+        blob = data[start : start + Header.decode(data[start : start + HEADER_SIZE]).bundle_size]
+        with opened(blob) as reader:
+            assert sorted(found.path for found in reader.index.entries) == report["kernels"] != []
+            assert sum(len(chunk.data) for chunk in reader.deliver(range(len(reader.index.contents)))) > 0
+
+
 def test_an_entry_alone_restores_the_kernels_of_its_graph(
     cold: tuple[dict[str, Any], Path], triton_tree: Path, shared: Path, tmp_path: Path
 ) -> None:
@@ -251,30 +300,34 @@ def test_without_this_package_torch_warns_and_compiles_again(
 # -- costs nothing -----------------------------------------------------------------------------------------------------
 
 _COST = """
-import json, os, statistics, sys, time
+import importlib.metadata, json, logging, sys, time, typing  # torch has imported these, when it calls
 started = time.perf_counter()
 from bundler.integrations import autoload
-first = time.perf_counter()
-times = []
-for _ in range(500):
-    before = time.perf_counter()
-    autoload()
-    times.append(time.perf_counter() - before)
-print(json.dumps({"import": first - started, "call": statistics.median(times), "modules": sorted(
+autoload()
+seconds = time.perf_counter() - started
+print(json.dumps({"seconds": seconds, "modules": sorted(
     name for name in sys.modules if name.startswith(("bundler", "torch", "triton", "msgpack", "zstandard")))}))
 """
+_COST_LIMIT = 0.003 if os.environ.get("CI") else 0.001  # seconds; machines of a CI are slow, and shared
+_COST_RUNS = 40  # at most: the first one under the limit shows that it can be met
 
 
 @pytest.mark.parametrize("value", ["", "0"])
-def test_the_entry_point_costs_nothing_when_it_is_not_asked_for(shared: Path, tmp_path: Path, value: str) -> None:
+def test_the_entry_point_costs_less_than_a_millisecond_when_it_is_not_asked_for(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # an installed package has byte code
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "cache"))
     program = tmp_path / "cost.py"
     program.write_text(_COST)
-    costs = [programs.run(program, env=_environment(shared, tmp_path, TRITON_BUNDLER=value)) for _ in range(3)]
-    best = min(costs, key=lambda cost: cost["import"] + cost["call"])
-    assert best["modules"] == ["bundler", "bundler.integrations"]
-    # Half a millisecond on a quiet machine; a busy one is given a hundred times that.
-    assert best["import"] + best["call"] < 0.050
-    assert best["call"] < 0.001
+    least = float("inf")
+    for _ in range(_COST_RUNS):
+        cost = programs.run(program, env=_environment(shared, tmp_path, TRITON_BUNDLER=value))
+        assert cost["modules"] == ["bundler", "bundler.integrations"]
+        least = min(least, cost["seconds"])
+        if least < _COST_LIMIT:
+            break
+    assert least < _COST_LIMIT
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
