@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import time
@@ -24,12 +23,13 @@ from bundler.errors import (
     SkippedError,
     UsageError,
 )
-from bundler.formats import Reader, Written, open_bundle, write
+from bundler.formats import Reader, Written, write
 from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
 from bundler.kinds import KINDS
 from bundler.mega import collect_mega
 from bundler.model import Entry, Index, Profile, RootRecord, Skipped, Target, Unit
 from bundler.payload import lay_out
+from bundler.reading import Blob, opened
 from bundler.roots import Root, environment, place_roots, resolve
 from bundler.stage import Damage
 from bundler.winners import drop_losers
@@ -51,7 +51,6 @@ __all__ = [
     "write_collected",
 ]
 
-Blob: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO"
 RootLike: TypeAlias = "str | os.PathLike[str] | Root"
 
 _DEFAULT = EmitOptions()
@@ -411,32 +410,6 @@ def _unpack_report(
         env=environment(places),
         roots={name: root.path for name, root in sorted(places.items())},
     )
-
-
-@contextmanager
-def opened(blob: Blob) -> Iterator[Reader]:
-    """Open a bundle for reading, from a path, from bytes, or from a binary file that stays the caller's.
-
-    Raises:
-        LocalIOError: The file cannot be opened or read.
-        FormatError, DigestMismatchError, UnsafePathError: See ``formats.v1.Reader``.
-    """
-    if isinstance(blob, (bytes, bytearray, memoryview)):
-        yield open_bundle(io.BytesIO(blob))
-        return
-    if not isinstance(blob, (str, os.PathLike)):
-        seekable = blob.seekable()
-        yield open_bundle(blob, name=str(getattr(blob, "name", "bundle")), seekable=seekable)
-        return
-    path = os.fspath(blob)
-    try:
-        with open(path, "rb", buffering=1 << 20) as file:
-            seekable = file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            yield open_bundle(file, name=path, seekable=seekable)
-    except BundlerError:
-        raise
-    except OSError as error:
-        raise LocalIOError.from_os_error(error, "read the bundle", path) from error
 
 
 def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[SkippedEntry]]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bundler import check
-from bundler.bundle import Blob, opened
 from bundler.compare import Verdict, compare_file, compare_kernel
 from bundler.formats import Reader
 from bundler.model import Entry, Index, Unit
+from bundler.reading import Blob, opened
 from bundler.relocate import restore
 
 __all__ = ["Changed", "DiffReport", "compare_entries", "diff"]

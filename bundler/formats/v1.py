@@ -8,10 +8,9 @@ from a pipe; a seekable file can also be asked for a single content.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,6 +20,7 @@ from bundler.digest import Digest
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
 from bundler.formats import _frame, _index, _rules
 from bundler.formats._header import HEADER_SIZE, Header
+from bundler.formats._task import Task
 from bundler.formats.limits import DEFAULT_BLOCK_SIZE, DEFAULT_LEVEL
 from bundler.model import Content, Frame, Index
 
@@ -89,36 +89,30 @@ def write(
     Raises:
         FormatError: ``index`` and ``sources`` do not make a bundle that a reader would accept.
     """
-    pool = ThreadPoolExecutor(1)
-    try:
-        with _spool(spool_directory) as spool:
-            contents: list[Content] = []
-            frames = _write_frames(pool, spool, _told(sources, progress), contents, level, block_size)
-            index = annotate(replace(index, contents=tuple(contents), frames=tuple(frames)))
-            payload_size = spool.tell()
-            raw = _index.encode_index(index)
-            compressed = pool.submit(_frame.compress, raw, _INDEX_LEVELS.get(level, _MAX_INDEX_LEVEL))
-            # What a reader would refuse is never written: the same decoding and the same rules, on our own bytes.
-            decoded = _index.decode_index(raw, offset=HEADER_SIZE, name="")
-            stored = compressed.result()
-            header = Header(len(stored), len(raw), payload_size, hashlib.sha256(stored).digest())
-            header = Header.decode(header.encode())
-            _rules.check(
-                decoded, payload_size=payload_size, bundle_size=header.bundle_size, offset=HEADER_SIZE, name=""
-            )
-            content_digest = Digest.of(_index.content_form(index))
-            out.write(header.encode())
-            out.write(stored)
-            spool.seek(0)
-            while chunk := spool.read(_COPY_SIZE):
-                out.write(chunk)
-    finally:
-        # Not waited for: when a signal ends the pack, a large block at a high level would take a minute more.
-        pool.shutdown(wait=False)
-    return Written(index, content_digest, header.bundle_size)
+    with _spool(spool_directory) as spool:
+        contents: list[Content] = []
+        frames = _write_frames(spool, _told(sources, progress), contents, level, block_size)
+        index = annotate(replace(index, contents=tuple(contents), frames=tuple(frames)))
+        payload_size = spool.tell()
+        raw = _index.encode_index(index)
+        compressed = Task(_frame.compress, raw, _INDEX_LEVELS.get(level, _MAX_INDEX_LEVEL))
+        # What a reader would refuse is never written: the same decoding and the same rules, on our own bytes.
+        decoded = _index.decode_index(raw, offset=HEADER_SIZE, name="")
+        stored = compressed.result()
+        header = Header(len(stored), len(raw), payload_size, hashlib.sha256(stored).digest())
+        header = Header.decode(header.encode())
+        _rules.check(decoded, payload_size=payload_size, bundle_size=header.bundle_size, offset=HEADER_SIZE, name="")
+        out.write(header.encode())
+        out.write(stored)
+        spool.seek(0)
+        while chunk := spool.read(_COPY_SIZE):
+            out.write(chunk)
+    return Written(index, Digest.of(_index.content_form(index)), header.bundle_size)
 
 
 def _spool(directory: str | None) -> IO[bytes]:
+    import tempfile  # some 4 ms, and a reader needs none
+
     return tempfile.SpooledTemporaryFile(max_size=_SPOOL_SIZE, dir=directory)
 
 
@@ -129,16 +123,11 @@ def _told(sources: Iterable[Source], progress: Callable[[int], None]) -> Iterato
 
 
 def _write_frames(
-    pool: ThreadPoolExecutor,
-    spool: IO[bytes],
-    sources: Iterable[Source],
-    contents: list[Content],
-    level: int,
-    block_size: int,
+    spool: IO[bytes], sources: Iterable[Source], contents: list[Content], level: int, block_size: int
 ) -> list[Frame]:
     """Compress one block while the next is read: zstd runs without the interpreter lock."""
     frames: list[Frame] = []
-    pending: Future[bytes] | None = None
+    pending: Task[bytes] | None = None
     pending_size = 0
 
     def finish() -> None:
@@ -149,7 +138,7 @@ def _write_frames(
 
     for block, spans in _blocks(sources, contents, block_size):
         finish()
-        pending, pending_size = pool.submit(_frame.compress, block, level), len(block)
+        pending, pending_size = Task(_frame.compress, block, level), len(block)
         _look(block, spans)
     finish()
     return frames
@@ -371,7 +360,7 @@ class Reader:
         return b"".join(chunk.data for chunk in self.deliver([number]))
 
     def deliver(self, wanted: Collection[int], *, salvage: bool = False) -> Iterator[Chunk]:
-        """Yield the contents numbered in ``wanted``, in payload order, in chunks of at most one block.
+        """Yield the contents numbered in ``wanted``, in payload order, in chunks of at most one block (or 1 MiB).
 
         Args:
             wanted: Numbers of contents; the sources of their copies are read too, and not delivered.
@@ -383,8 +372,8 @@ class Reader:
         contents = self.index.contents
         wanted = set(wanted)
         sources = {source for number in wanted for _, source in contents[number].copies}
-        with tempfile.SpooledTemporaryFile(max_size=_SPOOL_SIZE) as spool:
-            kept = _Kept(spool)
+        with ExitStack() as stack:
+            kept = _Kept(stack)
             bounds = self._frame_bounds()
             first = 0
             for number in sorted(wanted | sources):
@@ -410,7 +399,8 @@ class Reader:
         content = self.index.contents[number]
         hasher = hashlib.sha256()
         left = content.size
-        for data in self._interleave(content, self._own(first, start, end, bounds), kept):
+        own: Iterator[Buffer] = self._own(first, start, end, bounds)
+        for data in _joined(self._interleave(content, own, kept)) if content.copies else own:
             hasher.update(data)
             left -= len(data)
             if left > 0:
@@ -436,9 +426,9 @@ class Reader:
             frame += 1
 
     @staticmethod
-    def _interleave(content: Content, own: Iterator[memoryview], kept: _Kept) -> Iterator[Buffer]:
+    def _interleave(content: Content, own: Iterator[Buffer], kept: _Kept) -> Iterator[Buffer]:
         """Yield own bytes and copies in the order of the content; never an empty buffer."""
-        rest = memoryview(b"")
+        rest: Buffer = memoryview(b"")
         for gap, source in content.copies:
             while gap:
                 rest = rest if len(rest) else next(own)
@@ -450,29 +440,62 @@ class Reader:
         yield from own
 
 
-class _Kept:
-    """Contents that later ones copy, kept while a bundle is read: in memory, or in a file when they are many."""
+def _joined(pieces: Iterable[Buffer]) -> Iterator[bytearray]:
+    """Yield the bytes of many small pieces in few: an FX graph entry is made of a thousand, and each costs a write."""
+    joined = bytearray()  # a copy, so that no block is held when the next one is read
+    for piece in pieces:
+        if joined and len(joined) + len(piece) > _COPY_SIZE:
+            yield joined
+            joined = bytearray()
+        joined += piece
+    if joined:
+        yield joined
 
-    def __init__(self, spool: tempfile.SpooledTemporaryFile[bytes]) -> None:
-        self._spool = spool
-        self._spans: dict[int, tuple[int, int]] = {}
+
+class _Kept:
+    """Contents that later ones copy, kept while a bundle is read: in memory, and in a file what is too much for it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack  # closes the file
+        self._file: IO[bytes] | None = None
+        self._parts: dict[int, list[bytes | tuple[int, int]]] = {}  # bytes, or where they start in the file and end
+        self._size = 0  # bytes in memory
 
     def add(self, number: int, data: Buffer) -> None:
-        end = self._spool.seek(0, 2)
-        start, size = self._spans.get(number, (end, 0))
-        self._spool.write(data)
-        self._spans[number] = (start, size + len(data))
+        part: bytes | tuple[int, int]
+        if self._size + len(data) <= _SPOOL_SIZE:
+            part = bytes(data)
+            self._size += len(data)
+        else:
+            file = self._opened()
+            start = file.seek(0, 2)
+            file.write(data)
+            part = (start, start + len(data))
+        self._parts.setdefault(number, []).append(part)
 
     def drop(self, number: int) -> None:
-        self._spans.pop(number, None)
+        self._parts.pop(number, None)
 
     def read(self, number: int) -> Iterator[bytes]:
-        if number not in self._spans:
+        if number not in self._parts:
             raise FormatError(f"content {number}, which others copy, is damaged")
-        start, size = self._spans[number]
-        while size:
-            self._spool.seek(start)
-            data = self._spool.read(min(size, _COPY_SIZE))
+        for part in self._parts[number]:
+            if isinstance(part, bytes):
+                yield part
+            else:
+                yield from self._read_file(*part)
+
+    def _read_file(self, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            file = self._opened()
+            file.seek(start)
+            data = file.read(min(end - start, _COPY_SIZE))
             yield data
             start += len(data)
-            size -= len(data)
+
+    def _opened(self) -> IO[bytes]:
+        if self._file is None:
+            from tempfile import TemporaryFile
+
+            self._file = self._stack.enter_context(TemporaryFile())  # noqa: SIM115 (the stack closes it)
+        return self._file
