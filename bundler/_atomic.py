@@ -6,7 +6,6 @@ are relative to a directory descriptor, so that no path is walked twice and no l
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import sys
@@ -119,6 +118,8 @@ def _renameat2(source: str, source_directory: int, target: str, target_directory
     function = _renameat2_function()
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), target)
+    import ctypes  # loaded by now; some 5 ms, which what only reads or packs need not wait for
+
     if function(source_directory, os.fsencode(source), target_directory, os.fsencode(target), flags):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), target)
@@ -128,6 +129,8 @@ def _renameat2(source: str, source_directory: int, target: str, target_directory
 def _renameat2_function() -> Callable[[int, bytes, int, bytes, int], int] | None:
     if not sys.platform.startswith("linux"):
         return None
+    import ctypes
+
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # glibc 2.28, musl 1.2.5
     if function is None:
         return None

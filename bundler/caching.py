@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import RootLike, Selection, UnpackReport, check_level, opened, pack, select, unpack
+from bundler.bundle import RootLike, Selection, UnpackReport, check_level, pack, select, unpack
 from bundler.emit import EmitOptions
 from bundler.errors import (
     BundlerError,
@@ -36,6 +36,7 @@ from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
 from bundler.kinds import KINDS
 from bundler.model import Entry, Profile, Skipped
+from bundler.reading import opened
 from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
 from bundler.roots import Root, environment, match_roots, present_roots, resolve
 from bundler.stores import Mode, Store, check_key

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import symtable
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,12 +171,17 @@ def _target(metadata: Any) -> Target | None:
 
 
 def _examine_python(name: str, data: bytes) -> Facts:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Facts((Problem("bad_python", name, str(error)),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            # The same parser, and then a table of names in place of a tree of Python objects: a third of the time. It
+            # refuses more than the parser does, so that only what passes is settled.
+            symtable.symtable(data, "<module>", "exec")  # type: ignore[arg-type]  # bytes, so that a coding line counts
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            try:
+                ast.parse(data)
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                return Facts((Problem("bad_python", name, str(error)),))
     return Facts()
 
 

@@ -13,9 +13,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import TypeAlias
 
 from bundler import check
 from bundler._opening import open_unseen
@@ -44,6 +46,8 @@ __all__ = [
 _CHUNK = 1 << 20  # bytes read at a time from a large file
 _EDGE = 64  # bytes looked at on either end of a large file
 _COPY_MINIMUM = 128  # bytes; a shorter copy costs more in the index than it saves
+_HAS_DESCRIPTORS = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # not on Windows
+_DIRECTORY_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -173,16 +177,16 @@ class _Collector:
 
     def run(self) -> None:
         try:
-            names = sorted(os.listdir(self._root.path))
+            found = _scan(self._root.path)
         except OSError as error:
             raise LocalIOError.from_os_error(error, "read the root", self._root.path) from error
-        if any(check.is_group(name) for name in names):
+        if any(check.is_group(name) for name, _ in found):
             parent = os.path.dirname(self._root.path)
             raise UsageError(
                 f"{self._root.path} is a kernel directory, not a root: name the directory above it, {parent}"
             )
         # Not by recursion: a path has room for 2,000 directories, and Python's stack for 1,000 calls.
-        pending = self._directory("", names)
+        pending = self._directory("", found)
         while pending:
             path = pending.pop()
             listed = self._list(path)
@@ -199,23 +203,22 @@ class _Collector:
     def _full(self, path: str) -> str:
         return os.path.join(self._root.path, path if os.sep == "/" else path.replace("/", os.sep))
 
-    def _directory(self, path: str, names: Sequence[str]) -> list[str]:
+    def _directory(self, path: str, found: Iterable[tuple[str, int]]) -> list[str]:
         """Take what lies in a directory; return the directories in it, the last one first."""
         files, directories = [], []
-        for name in names:
+        for name, kind in found:
             below = f"{path}/{name}" if path else name
-            if excluded(self._root.kind, below) or self._is_excluded(below):
+            if excluded(self._root.kind, below) or self._is_excluded(below) or not self._is_named(below):
                 continue
-            mode = self._mode(below)
-            if mode is None:
-                continue
-            if stat.S_ISDIR(mode):
+            if kind == stat.S_IFDIR:
                 directories.append(below)
-            elif stat.S_ISREG(mode):
+            elif kind == stat.S_IFREG:
                 files.append(name)
-            else:
-                kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-                self._skip(below, f"{kind}: a bundle holds regular files only")
+            elif kind >= 0:
+                what = "a symbolic link" if kind == stat.S_IFLNK else "not a regular file"
+                self._skip(below, f"{what}: a bundle holds regular files only")
+            elif kind != -errno.ENOENT:  # else a compiler renamed it away since it was listed: not an entry (any more)
+                self._skip(below, f"cannot be read: {os.strerror(-kind)}")
         if path and any(check.is_group(name) for name in files):
             if self._is_wanted(path):
                 self._kernel(path, files)
@@ -231,26 +234,21 @@ class _Collector:
     def _is_excluded(self, path: str) -> bool:
         return _is_excluded(self._root, path, self._options)
 
-    def _mode(self, path: str) -> int | None:
+    def _is_named(self, path: str) -> bool:
+        """Whether a bundle can hold the name; one that it cannot hold is skipped."""
         try:
             check_path(path, path)
         except UnsafePathError as error:
             self._skip(path, error.reason)
-            return None
         except LimitExceededError as error:
             self._skip(path, f"{error.what} is {error.size}, and a bundle holds {error.limit} at most")
-            return None
-        try:
-            return os.lstat(self._full(path)).st_mode
-        except FileNotFoundError:  # a compiler renamed it away between listing and looking: not an entry (any more)
-            return None
-        except OSError as error:
-            self._skip(path, f"cannot be read: {error.strerror}")
-            return None
+        else:
+            return True
+        return False
 
-    def _list(self, path: str) -> list[str] | None:
+    def _list(self, path: str) -> list[tuple[str, int]] | None:
         try:
-            return sorted(os.listdir(self._full(path)))
+            return _scan(self._full(path))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -275,16 +273,16 @@ class _Collector:
 
     def kernel(self, path: str) -> None:
         """Take one kernel directory."""
-        names = self._list(path)
-        if names is None:
+        found = self._list(path)
+        if found is None:
             self._skip(path, "no such kernel directory: it was never written, or is gone")
-        elif not any(check.is_group(name) for name in names):
+        elif not any(check.is_group(name) for name, _ in found):
             self._skip(path, "no group file: the kernel counts as absent")
         else:
-            self._kernel(path, [name for name in self._wanted(path, names) if self._mode(f"{path}/{name}") is not None])
+            self._kernel(path, [name for name in self._wanted(path, found) if self._is_named(f"{path}/{name}")])
 
-    def _wanted(self, path: str, names: Iterable[str]) -> list[str]:
-        below = ((name, f"{path}/{name}") for name in names)
+    def _wanted(self, path: str, found: Iterable[tuple[str, int]]) -> list[str]:
+        below = ((name, f"{path}/{name}") for name, kind in found if kind == stat.S_IFREG)
         return [name for name, full in below if not excluded(self._root.kind, full) and not self._is_excluded(full)]
 
     def _kernel(self, path: str, names: list[str]) -> None:
@@ -307,15 +305,18 @@ class _Collector:
         key = path.rpartition("/")[2]
         files: dict[str, File] = {}
         facts: dict[str, check.Facts] = {}
-        stamps = self._stamps(path, names)
-        for name, (_, size, _) in stamps.items():
-            if self._options.launch_only and size and check.suffix(name) in check.IR_SUFFIXES:
-                facts[name] = check.Facts()
-                continue
-            files[name], facts[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key)
-        # Each file is whole by now, but the first may be of one build and the last of another.
-        if not stamps or self._stamps(path, files) != {name: stamps[name] for name in files}:
-            raise ChangedError(self._root.name, path)
+        with self._entered(path) as directory:
+            stamps: dict[str, _Stamp] = {}
+            for name in names:
+                if self._options.launch_only and check.suffix(name) in check.IR_SUFFIXES:
+                    size = self._stamp(path, name, directory)[1]
+                    facts[name] = check.Facts()
+                    if size:
+                        continue
+                files[name], facts[name], stamps[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key, directory)
+            # Each file is whole by now, but the first may be of one build and the last of another.
+            if not facts or any(self._stamp(path, name, directory) != stamp for name, stamp in stamps.items()):
+                raise ChangedError(self._root.name, path)
         problems, target = check.judge(facts)
         if problems:
             self._damaged(path, problems)
@@ -334,24 +335,36 @@ class _Collector:
             module=module,
         )
 
-    def _stamps(self, path: str, names: Iterable[str]) -> dict[str, tuple[int, int, int]]:
-        """Return what changes when a regular file is written or replaced, by name; other things are left out."""
-        stamps = {}
-        directory = self._full(path)
-        for name in names:
-            try:
-                status = os.lstat(os.path.join(directory, name))
-            except FileNotFoundError as error:
-                raise ChangedError(self._root.name, f"{path}/{name}") from error
-            if stat.S_ISREG(status.st_mode):
-                stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-        return stamps
+    @contextmanager
+    def _entered(self, path: str) -> Iterator[int | None]:
+        """Give a descriptor of a kernel's directory, so that its path is walked once; None where there are none."""
+        if not _HAS_DESCRIPTORS:
+            yield None
+            return
+        try:
+            directory = os.open(self._full(path), _DIRECTORY_FLAGS)
+        except FileNotFoundError as error:
+            raise ChangedError(self._root.name, path) from error
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _stamp(self, path: str, name: str, directory: int | None) -> _Stamp:
+        """Return what changes when a file of a kernel is written or replaced."""
+        try:
+            place = name if directory is not None else self._full(f"{path}/{name}")
+            return _stamp_of(os.stat(place, dir_fd=directory, follow_symlinks=False))
+        except FileNotFoundError as error:
+            raise ChangedError(self._root.name, f"{path}/{name}") from error
 
     def _single(self, path: str) -> None:
         unit, name = unit_of(path), path.rpartition("/")[2]
         for attempt in (1, 2):
             try:
-                file, facts = self._read(path, name, unit, "")
+                file, facts, stamp = self._read(path, name, unit, "")
+                if _stamp_of(os.lstat(self._full(path))) != stamp:
+                    raise ChangedError(self._root.name, path)
                 if facts.problems:
                     self._damaged(path, facts.problems)
                 else:
@@ -370,13 +383,15 @@ class _Collector:
                 self._skip(path, f"cannot be read: {error.strerror}")
                 return
 
-    def _read(self, path: str, name: str, unit: Unit, key: str) -> tuple[File, check.Facts]:
+    def _read(
+        self, path: str, name: str, unit: Unit, key: str, directory: int | None = None
+    ) -> tuple[File, check.Facts, _Stamp]:
+        """Read and examine a file; that its stamp is still the same is for the caller to see."""
         full = self._full(path)
         try:
-            size = os.lstat(full).st_size
-            if size > check.WHOLE_LIMIT:
-                return _read_large(full, name, unit, self._root.name, path)
-            data = read_file(full)
+            data, stamp = _read_stamped(full if directory is None else name, directory, limit=check.WHOLE_LIMIT)
+            if data is None and stamp[1] > check.WHOLE_LIMIT:
+                return (*_read_large(full, name, unit, self._root.name, path), stamp)
         except FileNotFoundError as error:
             raise ChangedError(self._root.name, path) from error
         if data is None:
@@ -391,7 +406,35 @@ class _Collector:
         long = long_strings(data, facts)
         digest = hashlib.sha256(stored).digest()
         reopen = partial(stream_file, full)
-        return File(name, digest, len(stored), len(data), reopen, relocation, stored, long, recorded), facts
+        return File(name, digest, len(stored), len(data), reopen, relocation, stored, long, recorded), facts, stamp
+
+
+_Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change: one of them differs once a file is written
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _scan(path: str) -> list[tuple[str, int]]:
+    """Return name and kind of what lies in a directory, sorted; see ``_kind_of``."""
+    with os.scandir(path) as found:
+        return sorted((entry.name, _kind_of(entry)) for entry in found)
+
+
+def _kind_of(entry: os.DirEntry[str]) -> int:
+    """Return ``stat.S_IFMT`` of an entry of a directory, or minus the errno of what kept us from looking.
+
+    On nearly every file system the listing tells, and nothing is looked at.
+    """
+    try:
+        if entry.is_file(follow_symlinks=False):
+            return stat.S_IFREG
+        if entry.is_dir(follow_symlinks=False):
+            return stat.S_IFDIR
+        return stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+    except OSError as error:
+        return -(error.errno or errno.EIO)
 
 
 def shown(text: str) -> str:
@@ -418,6 +461,8 @@ def _is_wanted(root: Root, path: str, options: Options) -> bool:
 
 
 def _is_excluded(root: Root, path: str, options: Options) -> bool:
+    if not options.exclude:
+        return False
     forms = (path, f"{root.name}/{path}")
     return any(fnmatchcase(form, pattern) for pattern in options.exclude for form in forms)
 
@@ -468,17 +513,22 @@ def read_file(path: str) -> bytes | None:
     Raises:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
-    fd = open_unseen(path, _READ_FLAGS)
+    data, stamp = _read_stamped(path, limit=None)
+    return data if data is not None and _stamp_of(os.lstat(path)) == stamp else None
+
+
+def _read_stamped(path: str, directory: int | None = None, *, limit: int | None) -> tuple[bytes | None, _Stamp]:
+    """Return the bytes of a regular file and its stamp; None when there are more than ``limit``, or than it said."""
+    fd = open_unseen(path, _READ_FLAGS, directory)
     try:
-        before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        data = _read_all(fd, before.st_size)
-        after = os.fstat(fd)
+        size = status.st_size
+        data = _read_all(fd, size) if limit is None or size <= limit else None
     finally:
         os.close(fd)
-    same = len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns
-    return data if same else None
+    return data if data is not None and len(data) == size else None, _stamp_of(status)
 
 
 def _read_all(fd: int, size: int) -> bytes:

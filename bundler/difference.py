@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bundler.builds import Build, compare
-from bundler.bundle import Blob, opened
 from bundler.compare import Verdict
+from bundler.reading import Blob, opened
 
 __all__ = ["Changed", "DiffReport", "diff"]
 

@@ -15,9 +15,13 @@ __all__ = ["prefixes"]
 # with one fixed byte, which the engine finds at memory speed, and then looks back.
 # No character may belong to a part and to what parts it, or a row of slashes is matched in every way there is.
 _LEAD = rb"""/(?:(?<=["'\x00\x01]/)|(?<=\x8c[\x02-\xff]/))"""
-_PATTERN = re.compile(
+_PATH = re.compile(
     _LEAD + rb"((?:[^\x00-\x1f\"'\\/<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/+){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
 )
+
+# All that a path can be made of, from a lead on. The IR of a kernel names one source in each of its lines, so that what
+# is found this quickly is taken apart once, and not a hundred times. What is longer than PATH_MAX is no path.
+_RUN = re.compile(_LEAD + rb"[^\x00-\x1f\"'\\<>|*?]{3,4095}")
 
 _MAX_PREFIXES = 64  # per file; what comes after is cut to two parts, so that a list of sources does not fill the index
 
@@ -29,7 +33,9 @@ def prefixes(data: bytes | bytearray | memoryview, root: str = "") -> tuple[str,
         data: Bytes of a file, or of a part of it.
         root: Where the root was recorded; paths below it are all given as ``root``. "" when it is not known.
     """
-    found: set[bytes] = {match.group(1) for match in _PATTERN.finditer(data)}
+    found: set[bytes] = set()
+    for run in set(_RUN.findall(data)):
+        found.update(_PATH.findall(b'"' + run))
     named = {_shorten("/" + path.decode("ascii").rstrip("/"), root) for path in found}
     if len(named) > _MAX_PREFIXES:
         named = {"/".join(path.split("/")[:3]) for path in named}

@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bundler.bundle import Blob, opened
 from bundler.digest import Digest
 from bundler.errors import LocalIOError, UnsafePathError
-from bundler.formats import Reader, megacache
-from bundler.kinds import unit_of
+from bundler.formats import MAGIC, Reader
 from bundler.model import Artifact, Entry, Index
+from bundler.reading import Blob, opened
 
 __all__ = ["inspect"]
 
@@ -105,24 +104,27 @@ def _foreign_paths(index: Index) -> Iterator[dict[str, str]]:
 def _mega(blob: Blob) -> dict[str, Any] | None:
     """List a mega cache; None when the bytes are not one."""
     if isinstance(blob, (bytes, bytearray, memoryview)):
-        return _mega_listing(io.BytesIO(blob), "mega cache") if megacache.is_megacache(bytes(blob[:_HEAD])) else None
+        return _mega_listing(io.BytesIO(blob), "mega cache")
     if not isinstance(blob, (str, os.PathLike)):
         return None
     path = os.fspath(blob)
     try:
         with open(path, "rb") as file:
-            if not file.seekable() or not megacache.is_megacache(file.read(_HEAD)):
-                return None
-            file.seek(0)
-            return _mega_listing(file, path)
+            return _mega_listing(file, path) if file.seekable() else None
     except OSError as error:
         raise LocalIOError.from_os_error(error, "read the bundle", path) from error
 
 
-_HEAD = megacache.HEAD_BYTES
+def _mega_listing(file: Any, name: str) -> dict[str, Any] | None:
+    if file.read(len(MAGIC)) == MAGIC:
+        return None
+    # Not before it may be needed: to look into a bundle takes no longer than to start Python.
+    from bundler.formats import megacache
+    from bundler.kinds import unit_of
 
-
-def _mega_listing(file: Any, name: str) -> dict[str, Any]:
+    file.seek(0)
+    if not megacache.is_megacache(file.read(megacache.HEAD_BYTES)):
+        return None
     size = file.seek(0, 2)
     file.seek(0)
     cache = megacache.read(file, name=name)

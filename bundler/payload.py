@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bundler import check
 from bundler.collect import ChangedError, Collected, Draft, File
@@ -55,13 +56,16 @@ class Payload:
     entries: tuple[Entry, ...]
     sources: list[Source]
     in_base: int
-    _foreign: list[tuple[str, ...]]
+    _foreign: list[set[str]]
 
     def annotate(self, index: Index) -> Index:
         """Fill in the rows of foreign paths that were seen while the contents were written."""
-        rows = [(), *sorted({row for row in self._foreign if row})]
+        seen = [tuple(sorted(found)) for found in self._foreign]
+        rows = [(), *sorted({row for row in seen if row})]
         numbers = {row: number for number, row in enumerate(rows)}
-        contents = tuple(replace(content, foreign=numbers[row]) for content, row in zip(index.contents, self._foreign))
+        contents = tuple(
+            replace(content, foreign=numbers[row]) if row else content for content, row in zip(index.contents, seen)
+        )
         return replace(index, contents=contents, foreign=tuple(rows))
 
 
@@ -76,10 +80,10 @@ def lay_out(collected: Collected, recorded: dict[str, str], base: Sequence[Conte
     pieces = _pieces(collected.drafts, base)
     ordered = sorted(pieces.values(), key=lambda piece: piece.order)
     numbers = {piece.file.digest: number for number, piece in enumerate(ordered)}
-    foreign: list[tuple[str, ...]] = [()] * len(ordered)
+    foreign: list[set[str]] = [set() for _ in ordered]
     sources = [
-        Source(_content(piece, numbers), _own_bytes(piece, number, recorded.get(piece.draft.root, ""), foreign))
-        for number, piece in enumerate(ordered)
+        Source(_content(piece, numbers), partial(_own_chunks, piece), _looking(recorded.get(piece.draft.root, ""), row))
+        for piece, row in zip(ordered, foreign)
     ]
     entries = sorted((_entry(draft, numbers) for draft in collected.drafts), key=lambda entry: entry.identity)
     return Payload(tuple(entries), sources, sum(piece.in_base for piece in ordered), foreign)
@@ -117,22 +121,13 @@ def _content(piece: _Piece, numbers: dict[bytes, int]) -> Content:
     return Content(piece.file.digest, piece.file.size, tuple(copies))
 
 
-def _own_bytes(
-    piece: _Piece, number: int, recorded: str, foreign: list[tuple[str, ...]]
-) -> Callable[[], Iterator[Buffer]]:
-    def own() -> Iterator[Buffer]:
-        if piece.in_base:
-            return
-        found: set[str] = set()
-        for chunk in _own_chunks(piece):
-            found.update(prefixes(chunk, recorded))
-            yield chunk
-        foreign[number] = tuple(sorted(found))
-
-    return own
+def _looking(recorded: str, found: set[str]) -> Callable[[memoryview], None]:
+    return lambda view: found.update(prefixes(view, recorded))
 
 
 def _own_chunks(piece: _Piece) -> Iterator[Buffer]:
+    if piece.in_base:
+        return
     if piece.file.data is None and piece.file.size > check.WHOLE_LIMIT:
         yield from _read_again(piece)
         return

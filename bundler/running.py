@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bundler import outcome, saving
-from bundler.bundle import Selection, opened, select
+from bundler.bundle import Selection, select
 from bundler.child import run_child
 from bundler.emit import EmitOptions, emit
 from bundler.errors import BundlerError, LocalIOError, UsageError
 from bundler.model import RootRecord
 from bundler.outcome import Notes, Ready, RunReport, Strays, bypasses, report_on, settle
 from bundler.places import Places, fresh_places, host_places
+from bundler.reading import opened
 from bundler.triton_bundler import SWITCH
 from bundler.watching import Identity, Seen, age, changed, look
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -157,6 +156,8 @@ def sync_staged(jobs: Iterable[Job]) -> None:
         files += [(job, job.place(artifact.name)) for artifact in job.entry.artifacts]
         if job.entry.unit is Unit.KERNEL:
             directories.append((job, job.staged))
+    from concurrent.futures import ThreadPoolExecutor  # with logging and queues: not for those who do not sync
+
     pool = ThreadPoolExecutor(_SYNC_THREADS)
     try:
         for _ in chain(pool.map(_sync, files), pool.map(_sync, directories)):

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bundler import check
-from bundler.bundle import Blob, RootLike, opened
+from bundler.bundle import RootLike
 from bundler.collect import Collected, Draft, Options, collect
 from bundler.digest import Digest
 from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError, UsageError
 from bundler.formats import Reader
 from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
+from bundler.reading import Blob, opened
 from bundler.relocate import restore
 from bundler.roots import resolve
 

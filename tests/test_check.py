@@ -87,6 +87,8 @@ FILES: dict[str, tuple[str, bytes, Unit, str | None]] = {
     "module, NUL": ("a.py", bytes(9), Unit.MODULE, "nul_filled"),
     "module, not UTF-8": ("a.py", b"a = '\xff'\n", Unit.MODULE, "bad_python"),
     "module, in a declared encoding": ("a.py", b"# coding: latin-1\na = '\xff'\n", Unit.MODULE, None),
+    "module, a name twice": ("a.py", b"def f(a, a): pass\nnonlocal b\n", Unit.MODULE, None),
+    "module, names wrong, and cut off": ("a.py", b"def f(a, a): pass\nnonlocal b\nf(", Unit.MODULE, "bad_python"),
     "module, deep": ("a.py", b"(" * 5000 + b")" * 5000, Unit.MODULE, "bad_python"),
     "module, empty": ("a.py", b"", Unit.MODULE, "empty"),
     "package, empty": ("__init__.py", b"", Unit.MODULE, None),

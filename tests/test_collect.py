@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ import pytest
 
 from bundler import check, collect
 from bundler.collect import (
-    ChangedError,
     Collected,
     Draft,
     Options,
@@ -588,31 +589,26 @@ def test_a_stray_file_that_vanishes_between_listing_and_reading_costs_nothing(
     kernel: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss: a whole kernel, skipped because a neighbour's temporary file was renamed away."""
-    original = os.listdir
+    original = collect._scan
 
-    def listed(path: Any) -> list[str]:
-        names = original(path)
-        return [*names, "gone.ttir"] if str(path).endswith(KEY) else names
+    def listed(path: str) -> list[tuple[str, int]]:
+        return [*original(path), *([("gone.ttir", stat.S_IFREG)] if path.endswith(KEY) else [])]
 
-    monkeypatch.setattr(collect.os, "listdir", listed)
+    with monkeypatch.context() as patch:
+        patch.setattr(collect, "_scan", listed)
+        assert reasons(collected(root)) == {f"triton/{KEY}": "gone.ttir changed or vanished while it was read, twice"}
+
+    (kernel / "gone.ttir").write_bytes(b"x")
+    open_file = os.open
+
+    def opened(path: Any, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith("gone.ttir"):
+            os.unlink(kernel / "gone.ttir")
+        return open_file(path, *args, **kwargs)
+
+    monkeypatch.setattr(collect.os, "open", opened)
     found = collected(root)
     assert paths(found) == [KEY] and found.skipped == []
-
-    # Also when it is there at the first look and gone at the second.
-    (kernel / "gone.ttir").write_bytes(b"x")
-    monkeypatch.setattr(collect.os, "listdir", original)
-    lstat, seen = os.lstat, []
-
-    def looked(path: Any) -> os.stat_result:
-        if str(path).endswith("gone.ttir"):
-            seen.append(path)
-            if len(seen) == 2:
-                os.unlink(path)
-        return lstat(path)
-
-    monkeypatch.setattr(collect.os, "lstat", looked)
-    found = collected(root)
-    assert paths(found) == [KEY] and found.skipped == [] and len(seen) == 2
 
 
 def test_a_kernel_that_vanishes_while_it_is_read_is_skipped_and_not_called_damaged(
@@ -629,14 +625,14 @@ def test_directories_and_files_that_vanish_before_they_are_read_are_no_entries(
 ) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "x").write_bytes(b"1")
-    original = os.listdir
+    original = collect._scan
 
-    def listed(path: Any) -> list[str]:
-        if str(path).endswith("/d"):
+    def listed(path: str) -> list[tuple[str, int]]:
+        if path.endswith("/d"):
             raise FileNotFoundError(2, "No such file or directory", path)
-        return [*original(path), "gone"]
+        return [*original(path), ("gone", -errno.ENOENT)]
 
-    monkeypatch.setattr(collect.os, "listdir", listed)
+    monkeypatch.setattr(collect, "_scan", listed)
     found = collected(tmp_path, "generic")
     assert found.drafts == [] and found.skipped == []
 
@@ -653,9 +649,7 @@ def test_a_single_file_that_changes_is_read_again_then_skipped(tmp_path: Path, m
 
 def test_a_single_file_that_vanishes_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"1")
-    monkeypatch.setattr(collect, "read_file", lambda path: os.unlink(path) or os.stat(path))
-    with pytest.raises(ChangedError):
-        raise ChangedError("generic", "x")
+    monkeypatch.setattr(collect, "open_unseen", lambda path, *_: os.unlink(path) or os.stat(path))
     found = collected(tmp_path, "generic")
     assert reasons(found) == {"generic/x": "changed or vanished while it was read, twice"}
 
@@ -761,6 +755,55 @@ def test_what_cannot_be_looked_at_is_skipped(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(collect.os, "lstat", looked)
     found = collected(tmp_path, "generic")
     assert reasons(found) == {"generic/x": "cannot be read: Input/output error"}
+
+
+@posix
+def test_where_a_listing_tells_no_kinds_each_thing_is_looked_at(
+    kernel: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems tell names alone; a thing that is gone by then, or cannot be looked at, ends nothing."""
+    for name in ("x", "gone", "broken"):
+        (root / name).write_bytes(b"1")
+    (root / "link").symlink_to("x")
+    scandir = os.scandir
+
+    class Untold:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self.path = entry.name, entry.path
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            if self.name == "broken":
+                raise OSError(5, "Input/output error")
+            return os.lstat("/nonexistent/" if self.name == "gone" else self.path)
+
+        def is_file(self, *, follow_symlinks: bool) -> bool:
+            return self.name != "gone" and stat.S_ISREG(self.stat(follow_symlinks=False).st_mode)
+
+        def is_dir(self, *, follow_symlinks: bool) -> bool:
+            return self.name != "gone" and stat.S_ISDIR(self.stat(follow_symlinks=False).st_mode)
+
+    @contextmanager
+    def scanned(path: str) -> Iterator[Iterator[Untold]]:
+        with scandir(path) as found:
+            yield map(Untold, found)
+
+    monkeypatch.setattr(collect.os, "scandir", scanned)
+    found = collected(root)
+    assert paths(found) == ["x", KEY]
+    assert reasons(found) == {
+        "triton/broken": "cannot be read: Input/output error",
+        "triton/link": "a symbolic link: a bundle holds regular files only",
+    }
+
+
+def test_without_descriptors_of_directories_the_same_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = synthetic_inductor_root(tmp_path / "root")
+    usual = collected(place, "inductor")
+    monkeypatch.setattr(collect, "_HAS_DESCRIPTORS", False)
+    found = collected(place, "inductor")
+    assert [(draft.path, files(draft)) for draft in found.drafts] == [(d.path, files(d)) for d in usual.drafts]
 
 
 def test_a_file_that_cannot_be_opened_costs_its_entry_and_no_other(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bundler
-from bundler.bundle import PackReport, paired
+from bundler.bundle import PackReport
 from bundler.emit import EmitOptions, OnConflict
 from bundler.errors import (
     BundlerError,
@@ -26,6 +26,7 @@ from bundler.errors import (
     WrongBaseError,
 )
 from bundler.merging import merge
+from bundler.reading import paired
 from bundler.remote import pull, push
 from bundler.testing.trees import rehome, snapshot, synthetic_inductor_root, synthetic_kernel
 

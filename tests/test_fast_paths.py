@@ -11,9 +11,10 @@ import pytest
 
 from bundler import relocate
 from bundler.foreign import prefixes
-from bundler.formats import open_bundle, write
+from bundler.formats import _frame, open_bundle, write
 from bundler.model import Index, Profile, RootRecord
 from bundler.relocate import PLACEHOLDERS, Base, make_group, parse_group, restore
+from bundler.testing.trees import synthetic_kernel
 
 KEY = "K" * 52
 NAMES = ["add.cubin", "add.json", 'quo"te.json', "back\\slash.ptx", "é.ttir", "with space.llir", "a_b.c-d"]
@@ -70,6 +71,15 @@ def test_a_small_bundle_is_written_without_a_temporary_file(monkeypatch: pytest.
     assert open_bundle(out).index.roots[0].name == "triton"
 
 
+def test_the_quick_levels_are_one_and_the_next_takes_more_pains(tmp_path: Path) -> None:
+    places = [synthetic_kernel(tmp_path, f"triton_poi_fused_add_{number}") for number in range(9)]
+    data = b"".join(path.read_bytes() for place in places for path in sorted(place.iterdir()))
+    frames = [_frame.compress(data, level) for level in (1, 2, 3, 4, 5)]
+    assert len(set(frames[:4])) == 1 and len(frames[4]) < len(frames[3])
+    for frame in frames:
+        assert _frame.decompress(frame, len(data), what="it", offset=0, name="") == data
+
+
 def test_the_level_of_the_payload_decides_how_hard_the_index_is_compressed(tmp_path: Path) -> None:
     roots = tuple(RootRecord(f"r{number:03}", "triton", f"/some/where/{number * 7919}") for number in range(40))
     sizes = {}
@@ -77,4 +87,4 @@ def test_the_level_of_the_payload_decides_how_hard_the_index_is_compressed(tmp_p
         out = io.BytesIO()
         write(out, Index(Profile.FULL, roots, (), (), ()), [], level=level)
         sizes[level] = len(out.getvalue())
-    assert sizes[19] == sizes[3] <= sizes[1]
+    assert sizes[19] < sizes[3] < sizes[1]

@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     | frozenset({"retention", "running", "saving", "triton_bundler", "union", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores"})
-    | frozenset({"emit", "stage", "publish", "installed", "ready", "staging"})
+    | frozenset({"emit", "stage", "publish", "installed", "ready", "staging", "reading"})
     | frozenset({"child", "places", "watching"}),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
     frozenset({"model", "digest"}),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeAlias
@@ -41,6 +39,8 @@ def source(name: str, *, again: bool) -> Iterator[Source]:
     elif not again:
         yield _stdin() if name == STDIN else name
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as spool:
             try:
                 _fill(spool, name)
@@ -52,6 +52,8 @@ def source(name: str, *, again: bool) -> Iterator[Source]:
 
 
 def _fill(spool: Any, name: str) -> None:
+    import shutil
+
     if name == STDIN:
         shutil.copyfileobj(_stdin(), spool, _COPY_SIZE)
     else:
@@ -81,7 +83,7 @@ def _stdin() -> BinaryIO:
 
 def content_bytes(bundle: Source) -> int:
     """Return the bytes of the contents of a bundle, for the progress; 0 when they are not known."""
-    from bundler.bundle import opened
+    from bundler.reading import opened
 
     if not isinstance(bundle, str) or _is_pipe(bundle):
         return 0

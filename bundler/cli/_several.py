@@ -11,9 +11,10 @@ from bundler.cli._restored import total
 from bundler.errors import UsageError
 
 if TYPE_CHECKING:
-    from bundler.bundle import Blob, Selection, UnpackReport
+    from bundler.bundle import Selection, UnpackReport
     from bundler.emit import EmitOptions
     from bundler.model import RootRecord
+    from bundler.reading import Blob
     from bundler.roots import Root
 
 __all__ = ["restore_several"]
@@ -69,7 +70,8 @@ def restore_several(
 
 
 def _check(source: Blob, base: Blob | None, selection: Selection, options: EmitOptions) -> _Checked | None:
-    from bundler.bundle import matches, opened, select
+    from bundler.bundle import matches, select
+    from bundler.reading import opened
 
     with opened(source, base=base) as reader:
         if not any(matches(entry, selection.only) for entry in reader.index.entries):

@@ -73,14 +73,13 @@ def command(console: Console, file: str, list_entries: bool) -> int:
     FILE is a bundle, a file that torch.compiler.save_cache_artifacts() wrote, - for a bundle on stdin, or the URL of a
     bundle in a store. Only the index is read; verify checks the rest.
     """
-    from bundler.listing import inspect
-    from bundler.stores import is_url
-
-    if is_url(file):
+    if "://" in file and _is_url(file):
         from bundler.remote import inspect_remote
 
         found = inspect_remote(*one_object(file, None, None))
     else:
+        from bundler.listing import inspect
+
         with source(file, again=False) as bundle:
             found = inspect(bundle)
     console.report = found
@@ -90,6 +89,12 @@ def command(console: Console, file: str, list_entries: bool) -> int:
             header = ("unit", "target", "files", "size", "name", "entry")
             console.table("entry", header, map(_entry_row, found["entries"]), whole=True)
     return 0
+
+
+def _is_url(file: str) -> bool:
+    from bundler.stores import is_url  # with all that stores need, which a path does not
+
+    return is_url(file)
 
 
 def say(console: Console, found: Mapping[str, Any]) -> None:

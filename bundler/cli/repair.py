@@ -54,7 +54,7 @@ def command(console: Console, file: str, root: str, dry_run: bool, no_sync: bool
 
 
 def _remaining(bundle: Source, root: str, *, dry_run: bool) -> list[EntryProblem]:
-    from bundler.bundle import opened
+    from bundler.reading import opened
     from bundler.verifying import verify_root
 
     problems = list(verify_root(root).problems)

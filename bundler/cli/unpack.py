@@ -151,7 +151,8 @@ def _restore(
     selection: Selection,
     options: EmitOptions,
 ) -> UnpackReport:
-    from bundler.bundle import paired, unpack
+    from bundler.bundle import unpack
+    from bundler.reading import paired
 
     pairs = paired(sources)
     with console.progress("restoring", lambda: sum(map(content_bytes, sources))) as progress:

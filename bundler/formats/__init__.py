@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from bundler.formats import v1
-from bundler.formats._header import HEADER_SIZE, Header
+from bundler.formats._header import HEADER_SIZE, MAGIC, Header
 from bundler.formats._rules import check_path, collision
 from bundler.formats.joined import Joined
 
 __all__ = [
     "HEADER_SIZE",
+    "MAGIC",
     "Chunk",
     "Reader",
     "Source",

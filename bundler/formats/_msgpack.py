@@ -17,6 +17,8 @@ __all__ = ["decode", "encode"]
 
 _MAX_DEPTH = 32  # of nested maps and arrays; the index has 5
 
+_PLAIN = frozenset({type(None), bool, int, str, bytes})
+
 _Items = TypeVar("_Items", list[Any], dict[str, Any])
 
 
@@ -35,7 +37,10 @@ def _canonical(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, (bool, int, str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_canonical(item, depth + 1) for item in value]
+        if depth == _MAX_DEPTH:
+            return [_canonical(item, depth + 1) for item in value]
+        # Nearly everything in an index stands in an array, and is as it should be.
+        return [item if type(item) in _PLAIN else _canonical(item, depth + 1) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("the keys of a map are strings")

@@ -25,6 +25,8 @@ from bundler.model import Artifact, Entry, Index, Unit
 __all__ = ["check", "check_path", "collision", "own_sizes"]
 
 _RESERVED = ".tb-"  # staging names: kinds.STAGING_PREFIX, which this module may not import
+# Parts that are plain at sight, and too few and too short to be above a limit: nearly every path of a cache.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}){0,15}")
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -234,6 +236,8 @@ def check_path(path: str, name: str) -> None:
         UnsafePathError: Absolute, with an empty part, ``.``, ``..`` or NUL, of a reserved name, or not UTF-8.
         LimitExceededError: A part or the whole is too long, or there are too many parts.
     """
+    if _PLAIN_PATH.fullmatch(path):
+        return
     try:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError as error:

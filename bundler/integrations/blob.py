@@ -82,7 +82,7 @@ class KernelArtifacts(Sequence[Any]):
 
 def _decode(blob: bytes) -> list[Any]:
     """Return every kernel of a blob as torch has it; all is verified before the first is returned."""
-    from bundler.bundle import opened
+    from bundler.reading import opened
 
     with opened(blob) as reader:
         contents: dict[int, bytearray] = {}

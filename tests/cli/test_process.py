@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def open_place() -> Iterator[Path]:
 
 def as_user(uid: int, place: Path, argv: list[str], environment: dict[str, str]) -> int:
     """Run a command as another user, in a fork: the interpreter may not be theirs to read."""
+    for late in ("concurrent.futures.thread", "ctypes", "symtable", "tempfile"):  # what commands import when they run
+        import_module(late)
     pid = os.fork()
     if pid == 0:
         code = 99

@@ -587,6 +587,20 @@ def test_progress_is_told_each_content_and_the_index_has_the_last_word() -> None
     assert filed(data).index.facts == {"contents": 4}
 
 
+@given(tree=trees(), block_size=block_sizes, chunk=st.sampled_from([1, 5, 1 << 20]))
+def test_who_looks_is_shown_the_own_bytes_of_each_content_in_order(tree: Tree, block_size: int, chunk: int) -> None:
+    seen = [bytearray() for _ in tree.contents]
+    sources = [
+        replace(source, look=found.extend if number % 2 else None)
+        for number, (source, found) in enumerate(zip(tree.sources(chunk), seen))
+    ]
+    out = io.BytesIO()
+    write(out, tree.index, sources, block_size=block_size)
+    assert out.getvalue() == written(tree, block_size=block_size)[0]
+    owns = [tree.own(data, row) for data, row in zip(tree.contents, tree.rows, strict=True)]
+    assert seen == [own if number % 2 else b"" for number, own in enumerate(owns)]
+
+
 def test_a_bundle_may_stand_behind_other_bytes_of_a_file() -> None:
     data, _ = written(SMALL, block_size=10)
     file = io.BytesIO(b"something else" + data)

@@ -14,8 +14,9 @@ from types import ModuleType
 import pytest
 
 import bundler
-from bundler.bundle import Selection, opened
+from bundler.bundle import Selection
 from bundler.formats import open_bundle
+from bundler.reading import opened
 from bundler.testing.trees import snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_goldens.py"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from bundler.bundle import opened
 from bundler.formats._header import HEADER_SIZE, MAGIC, Header
+from bundler.reading import opened
 from bundler.testing import programs
 from tests.conftest import isolated_environment
 
