@@ -61,7 +61,7 @@ def command(
     """Pack cache roots into one bundle.
 
     ROOT is PATH (its kind is told by what lies in it), KIND=PATH or NAME:KIND=PATH, where KIND is inductor, triton,
-    vllm or generic; or mega=FILE, for a file that torch.compiler.save_cache_artifacts() wrote.
+    vllm, pycache or generic; or mega=FILE, for a file that torch.compiler.save_cache_artifacts() wrote.
 
     FILE is replaced whole or not at all. With -o - the bundle goes to stdout, and words or JSON go to stderr.
     """
