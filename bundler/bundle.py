@@ -383,6 +383,7 @@ class Selection:
         devices: (device in the bundle, device here) for roots with a directory per device.
         force: Restore whatever the target, and host binaries that cannot run here.
         roots: Names of the roots to restore; None for all.
+        python: Tag of the Python that byte code is restored for, such as ``cpython-311``; "" for any.
     """
 
     only: tuple[str, ...] = ()
@@ -390,6 +391,7 @@ class Selection:
     devices: tuple[tuple[int, int], ...] = ()
     force: bool = False
     roots: tuple[str, ...] | None = None
+    python: str = ""
 
 
 def unpack(
@@ -502,7 +504,10 @@ def _fitting(index: Index, entries: Sequence[Entry], selection: Selection) -> tu
     known = [str(flag) for flag in isa] if isinstance(isa, list) else []
     fitting, skipped = [], []
     for entry in entries:
-        reason = host.runs_here(entry.needs, known) if entry.unit is Unit.HOST_BINARY else None
+        if entry.unit is Unit.HOST_BINARY:
+            reason = host.runs_here(entry.needs, known)
+        else:
+            reason = host.imported_by(entry.needs, selection.python)
         if entry.target and hosts and not any(entry.target.fits(other) for other in hosts):
             reason = f"it is for {entry.target}, and the GPU here is {', '.join(map(str, hosts))}"
         if reason:

@@ -16,19 +16,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundler.errors import FormatError, RelocationError
-from bundler.formats import elf, pickles
+from bundler.formats import bytecode, elf, pickles
 from bundler.model import GROUP_PREFIX, Target, Unit
 from bundler.relocate import Group, parse_group
 
-__all__ = ["IR_SUFFIXES", "WHOLE_LIMIT", "Facts", "Problem", "examine", "examine_large", "is_group", "judge", "suffix"]
+__all__ = [
+    "IR_SUFFIXES",
+    "WHOLE_LIMIT",
+    "Facts",
+    "Problem",
+    "examine",
+    "examine_large",
+    "is_group",
+    "judge",
+    "same_source",
+    "suffix",
+]
 
 WHOLE_LIMIT = 64 << 20
 """Bytes up to which a file is parsed whole; of a larger one only the first and last bytes are looked at."""
+
+BYTE_CODE_SUFFIX = ".pyc"
 
 # Intermediate stages; what a group names beside these and the metadata is the binary, whatever its suffix.
 IR_SUFFIXES = frozenset({".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".llvm", ".gluon", ".ttsharedir"})
 _ELF_SUFFIXES = frozenset({".cubin", ".hsaco", ".so"})
 _MAY_BE_EMPTY = frozenset({".source"})
+_NEVER_BLANK = frozenset({".json", BYTE_CODE_SUFFIX})  # wherever they lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,7 @@ class Facts:
         problems: What is wrong with the file by itself.
         target: GPU named in kernel metadata, or in the ELF header of a binary.
         group: The group file, parsed, when it is one.
-        needs: What a host binary asks of the host.
+        needs: What a host binary asks of the host, and byte code of Python.
         long: (offset, length) of the long strings of a pickle, in bytes: where copies of other files may stand.
         compile_ns: Nanoseconds of compile time that an FX graph entry says it stands for.
     """
@@ -98,6 +112,8 @@ def examine(name: str, data: bytes, unit: Unit, *, key: str = "") -> Facts:
         return _examine_json(name, data, unit)
     if unit is Unit.MODULE:
         return _examine_python(name, data)
+    if ending == BYTE_CODE_SUFFIX:
+        return _examine_byte_code(name, data)
     return Facts()
 
 
@@ -115,11 +131,11 @@ def examine_large(name: str, head: bytes, tail: bytes, unit: Unit, *, nul_only: 
 
 def _blank(name: str, data: bytes, unit: Unit, ending: str) -> Problem | None:
     if not data:
-        anything = unit is Unit.FILE and ending != ".json"
+        anything = unit is Unit.FILE and ending not in _NEVER_BLANK
         if anything or ending in _MAY_BE_EMPTY or name == "__init__.py":
             return None
         return Problem("empty", name, "0 bytes: the write was cut off")
-    known = unit is not Unit.FILE or ending == ".json"
+    known = unit is not Unit.FILE or ending in _NEVER_BLANK
     if known and data[0] == 0 and data.count(0) == len(data):
         return Problem("nul_filled", name, f"{len(data)} bytes, all NUL: the data was lost in a crash")
     return None
@@ -183,6 +199,31 @@ def _examine_python(name: str, data: bytes) -> Facts:
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 return Facts((Problem("bad_python", name, str(error)),))
     return Facts()
+
+
+def _examine_byte_code(name: str, data: bytes) -> Facts:
+    try:
+        found = bytecode.parse(data)
+    except FormatError as error:
+        return Facts((Problem("bad_python", name, f"{error.what} at byte {error.offset}"),))
+    tag = bytecode.tag_of(name)
+    if found.python and tag.startswith("cpython-") and tag != found.python:
+        detail = f"it is named for {tag}, and its magic number {found.magic} is of {found.python}"
+        return Facts((Problem("bad_python", name, detail),))
+    return Facts(needs=(f"python:{tag}",) if tag else ())
+
+
+def same_source(name: str, ours: bytes, theirs: bytes) -> bool:
+    """Whether two files are byte code of one source, made by one Python.
+
+    The bytes may differ all the same: what is written as a reference depends on what else was alive at that moment.
+    """
+    if suffix(name) != BYTE_CODE_SUFFIX:
+        return False
+    try:
+        return bytecode.parse(ours) == bytecode.parse(theirs)
+    except FormatError:
+        return False
 
 
 def judge(files: Mapping[str, Facts]) -> tuple[tuple[Problem, ...], Target | None]:

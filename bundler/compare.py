@@ -107,7 +107,9 @@ def compare_file(name: str, unit: Unit, ours: bytes, theirs: bytes) -> Verdict:
     """Compare two single-file entries of one identity."""
     if ours == theirs:
         return Verdict.IDENTICAL
-    return Verdict.DAMAGED if check.examine(name, theirs, unit).problems else Verdict.DIFFERENT
+    if check.examine(name, theirs, unit).problems:
+        return Verdict.DAMAGED
+    return Verdict.EQUIVALENT if check.same_source(name, ours, theirs) else Verdict.DIFFERENT
 
 
 def build_files(theirs: Mapping[str, bytes], new_names: Collection[str]) -> set[str]:

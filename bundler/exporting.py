@@ -24,7 +24,8 @@ from bundler.outcome import (
     report_on,
     settle,
 )
-from bundler.places import fresh_places
+from bundler.pinning import pin
+from bundler.places import asked, fresh_places
 from bundler.roots import Root
 from bundler.triton_bundler import SWITCH
 from bundler.watching import look
@@ -51,6 +52,7 @@ def export(
     out: str | os.PathLike[str],
     *,
     require: Iterable[str] = (),
+    also: Iterable[str] = (),
     quiet_seconds: float = QUIET_SECONDS,
     environ: Mapping[str, str] | None = None,
     stdout: int | None = None,
@@ -62,17 +64,18 @@ def export(
         command: Program and arguments.
         out: The bundle: replaced whole, or not at all.
         require: Of each of these (see ``REQUIRABLE``) there must be something, else nothing is written.
+        also: Kinds that have to be asked for: ``pycache``, the byte code of what the command imports.
         quiet_seconds: How long nothing in the roots may change.
         environ: See ``run``; so are ``stdout`` and ``warn``.
         stdout: See ``run``.
         warn: See ``run``.
 
     Raises:
-        UsageError: An unknown word in ``require``, or no command.
+        UsageError: An unknown word in ``require`` or ``also``, or no command.
         LocalIOError: The directory of ``out`` is not there, or the command cannot be started.
     """
     path, notes = os.fspath(out), Notes(warn)
-    units = required(require)
+    units, kinds = required(require), asked(also)
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         raise LocalIOError(parent, errno.ENOENT, "write the bundle into the directory")
@@ -85,7 +88,7 @@ def export(
         return replace(report, bundle=path, error=error, failed=True, warnings=tuple(notes.said))
     notes.add(*bypasses(variables))
     with tempfile.TemporaryDirectory(prefix="triton-bundler-", ignore_cleanup_errors=True) as directory:
-        ready = Ready(fresh_places((), directory, variables, follow=False))
+        ready = Ready(fresh_places((), directory, variables, follow=False, also=kinds))
         notes.add(*ready.places.notes)
         roots = list(ready.places.roots.values())
         strays = Strays(roots, variables)
@@ -95,6 +98,7 @@ def export(
         after = look(roots) if child.exit_code else settle(roots, {}, quiet_seconds, notes)
         report = replace(report_on(child, ready, {}, None, after.values(), path), used=0)
         if child.exit_code == 0:
+            notes.add(*pin(after.values()))
             report = _sealed(report, roots, units, notes)
         else:
             notes.add(f"{path} is not written: the command ended with {child.exit_code}")

@@ -11,10 +11,10 @@ import re
 __all__ = ["prefixes"]
 
 # A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), the 1 that
-# stands before the first directory of a DWARF line table, or the length of a short pickled string. The pattern starts
-# with one fixed byte, which the engine finds at memory speed, and then looks back.
+# stands before the first directory of a DWARF line table, or the length of a short string in a pickle or in byte code.
+# The pattern starts with one fixed byte, which the engine finds at memory speed, and then looks back.
 # No character may belong to a part and to what parts it, or a row of slashes is matched in every way there is.
-_LEAD = rb"""/(?:(?<=["'\x00\x01]/)|(?<=\x8c[\x02-\xff]/))"""
+_LEAD = rb"""/(?:(?<=["'\x00\x01]/)|(?<=[\x8c\xda\xfa][\x02-\xff]/))"""
 _PATH = re.compile(
     _LEAD + rb"((?:[^\x00-\x1f\"'\\/<>|*?:,;()\[\]{}$\x7f-\xff]{1,255}/+){1,64})[^\x00-\x1f\"'\\/<>|*?]{1,255}"
 )

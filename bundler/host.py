@@ -19,7 +19,7 @@ from bundler.model import Target
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["facts", "gpu_targets", "runs_here"]
+__all__ = ["facts", "gpu_targets", "imported_by", "runs_here"]
 
 # Where the host is asked. Tests point these elsewhere.
 NVML_LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -237,6 +237,17 @@ def runs_here(
         return None
     lack = "this CPU does not have" if have else "the instruction sets of this host are not known"
     return f"needs {', '.join(missing)}, {'which ' if have else 'but '}{lack}"
+
+
+def imported_by(needs: tuple[str, ...], python: str) -> str | None:
+    """Say why byte code is of no use to a Python, ``cpython-311`` by its tag; None when it is, or may be.
+
+    Python looks for files with its own tag only, so that what was restored in vain costs room, and nothing else.
+    """
+    wanted = [need.partition(":")[2] for need in needs if need.startswith("python:")]
+    if not python or not wanted or python in wanted:
+        return None
+    return f"it is byte code of {wanted[0]}, and the command runs {python}"
 
 
 def _unmet(need: str, machine: str, libc: str) -> str:

@@ -4,7 +4,7 @@ To teach the package a new kind, add a row to ``KINDS``; no other module tells w
 kind (a directory with a group file is a kernel entry, staging names are not entries) is in the shared tables.
 
 Sources: torch/_inductor/runtime/cache_dir_utils.py, torch/_inductor/codecache.py, triton/knobs.py and
-triton/runtime/cache.py, vllm/envs.py and vllm/compilation/backends.py.
+triton/runtime/cache.py, vllm/envs.py and vllm/compilation/backends.py, Lib/importlib/_bootstrap_external.py.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class RootKind:
         devices: Directory whose children are numbered by device; "" when there is none.
         pointer: (environment variable, path of the root below what it names) by which a run is pointed at a fresh root,
             where ``variable`` would change more than the place; None where ``variable`` serves.
+        filled: Regular expression; a directory in which every file matches, at any depth, is of this kind.
+        kept: Regular expressions on the last part of a path that is an entry here, though in no other kind.
+        asked: Whether a root of this kind takes part in a run, or a save, only when it is named or in the bundle.
+        unset: Environment variables that keep programs from writing to a root of this kind: a run has none of them.
     """
 
     name: str
@@ -52,6 +56,10 @@ class RootKind:
     literals: tuple[str, ...] = ()
     devices: str = ""
     pointer: tuple[str, str] | None = None
+    filled: str = ""
+    kept: tuple[str, ...] = ()
+    asked: bool = False
+    unset: tuple[str, ...] = ()
 
 
 _VLLM_LITERALS = (r"(?:.*/)?vllm_compile_cache\.py",)
@@ -84,11 +92,30 @@ KINDS: Mapping[str, RootKind] = {
             # With TRITON_CACHE_DIR set, Inductor puts its kernels there too, without a directory for each device.
             pointer=("TRITON_HOME", ".triton/cache"),
         ),
+        RootKind(
+            name="pycache",
+            variable="PYTHONPYCACHEPREFIX",
+            # Without the variable Python keeps byte code beside each source: the other places are ours, so that a
+            # restore has one, and whoever starts Python has to be told of it.
+            places=(
+                ("PYTHONPYCACHEPREFIX", ""),
+                ("XDG_CACHE_HOME", "triton-bundler/pycache"),
+                (_HOME, ".cache/triton-bundler/pycache"),
+            ),
+            # Below it lies the absolute path of each source, at any depth.
+            filled=r"(?!(?:.*/)?__pycache__/).+\.(?:cpython-|pypy|graalpy)\d+[^/]*\.pyc",
+            kept=(r".*\.pyc", r"locks?"),
+            excluded=(r".*\.pyc\.\d+",),  # Python's own staging
+            asked=True,
+            unset=("PYTHONDONTWRITEBYTECODE",),
+        ),
         RootKind(name="generic", variable=None, literals=_VLLM_LITERALS),
     )
 }
 
 _UNITS: tuple[tuple[re.Pattern[str], Unit], ...] = (
+    # First, since a package may have a directory of any of the names below.
+    (re.compile(r".*\.pyc"), Unit.FILE),
     (re.compile(r"(?:.*/)?fxgraph/[^/]+/[^/]+/[^/]+"), Unit.FXGRAPH),
     (re.compile(r"(?:.*/)?aotautograd/[^/]+/[^/]+"), Unit.AOTAUTOGRAD),
     # cache/ holds what max-autotune measured: torch/_inductor/codecache.py, LocalCache.
@@ -132,9 +159,14 @@ def unit_of(path: str) -> Unit:
 
 def excluded(kind: RootKind, path: str) -> bool:
     """Whether a declared rule leaves out ``path`` (inside the root). Every parent is taken to be tested already."""
-    if _EXCLUDED_NAMES.fullmatch(path.rpartition("/")[2]):
+    name = path.rpartition("/")[2]
+    if _EXCLUDED_NAMES.fullmatch(name) and (name.startswith(STAGING_PREFIX) or not _matches(kind.kept, name)):
         return True
-    return any(re.fullmatch(pattern, path, re.DOTALL) for pattern in kind.excluded)
+    return _matches(kind.excluded, path)
+
+
+def _matches(patterns: Iterable[str], text: str) -> bool:
+    return any(re.fullmatch(pattern, text, re.DOTALL) for pattern in patterns)
 
 
 def is_literal(kind: RootKind, path: str) -> bool:
@@ -142,11 +174,21 @@ def is_literal(kind: RootKind, path: str) -> bool:
     return any(re.fullmatch(pattern, path) for pattern in kind.literals)
 
 
-def detect(paths: Iterable[str]) -> RootKind:
-    """Return the kind of a directory, from the paths inside it (with ``/``; two levels are enough)."""
+def detect(paths: Iterable[str], files: Iterable[str] = ()) -> RootKind:
+    """Return the kind of a directory, from what lies in it.
+
+    Args:
+        paths: Paths inside it, with ``/``; two levels are enough.
+        files: Paths of files in it at any depth, or of enough of them; only looked at when ``paths`` do not tell.
+    """
     listed = list(paths)
     for kind in KINDS.values():
         if any(re.fullmatch(mark, path) for mark in kind.marks for path in listed):
+            return kind
+    deep = list(files)
+    for kind in KINDS.values():
+        counted = [path for path in deep if kind.filled and not excluded(kind, path)]
+        if counted and all(re.fullmatch(kind.filled, path, re.DOTALL) for path in counted):
             return kind
     return KINDS["generic"]
 

@@ -145,7 +145,8 @@ class Entry:
         unit: What it is.
         artifacts: Sorted by name. A unit other than kernel has one, named as the last part of ``path``.
         target: The GPU that it is for; None when it is for none.
-        needs: What a host binary asks of the host, such as ``machine:x86_64`` or ``glibc:2.34``.
+        needs: What a host binary asks of the host, such as ``machine:x86_64`` or ``glibc:2.34``; and byte code of
+            Python, such as ``python:cpython-311``.
     """
 
     root: str

@@ -87,6 +87,7 @@ class RunReport:
         processes: Processes that were seen, the command and those that it started; None when they cannot be.
         roots: Where the roots lay, by name.
         env: Variables that the command had because of us.
+        unset: Variables that it did not have because of us.
         warnings: Everything that was warned of.
         error: What went wrong on our side.
         failed: Whether what was asked for was not done because of it: a bundle was not written.
@@ -110,6 +111,7 @@ class RunReport:
     processes: int | None = None
     roots: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     error: BundlerError | None = None
     failed: bool = False
@@ -229,6 +231,7 @@ def report_on(
         processes=child.processes,
         roots={name: root.path for name, root in sorted(ready.places.roots.items())},
         env=dict(sorted(ready.places.variables.items())),
+        unset=ready.places.unset,
         error=ready.error,
     )
 

@@ -16,7 +16,7 @@ from bundler.collect import ChangedError, Collected, Draft, File
 from bundler.foreign import prefixes
 from bundler.formats import Source
 from bundler.formats.v1 import Buffer
-from bundler.model import Artifact, Content, Entry, Index, Unit
+from bundler.model import Artifact, Content, Entry, Index
 
 __all__ = ["Payload", "lay_out"]
 
@@ -163,5 +163,4 @@ def _entry(draft: Draft, numbers: dict[bytes, int]) -> Entry:
         )
         for file in sorted(draft.files, key=lambda file: file.name)
     )
-    needs = draft.needs if draft.unit is Unit.HOST_BINARY else ()
-    return Entry(draft.root, draft.path, draft.unit, artifacts, draft.target, needs)
+    return Entry(draft.root, draft.path, draft.unit, artifacts, draft.target, draft.needs)

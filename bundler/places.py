@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bundler.errors import UsageError
@@ -11,7 +11,23 @@ from bundler.kinds import KINDS, RootKind, known_kind, locate
 from bundler.model import RootRecord
 from bundler.roots import Root
 
-__all__ = ["Places", "fresh_places", "host_places"]
+__all__ = ["ASKED", "Places", "asked", "fresh_places", "host_places"]
+
+ASKED = tuple(kind.name for kind in KINDS.values() if kind.asked)
+"""Kinds that take part in a run only when they are asked for, or in the bundle."""
+
+
+def asked(words: Iterable[str]) -> tuple[str, ...]:
+    """Return kinds that have to be asked for, as they were named.
+
+    Raises:
+        UsageError: A word that is none of them.
+    """
+    kinds = tuple(words)
+    for word in kinds:
+        if word not in ASKED:
+            raise UsageError(f"{word!r} takes part by itself, or is unknown; what can be asked for: {', '.join(ASKED)}")
+    return kinds
 
 
 @dataclass(slots=True)
@@ -37,7 +53,12 @@ class Places:
 
 
 def fresh_places(
-    records: Sequence[RootRecord], directory: str, environ: Mapping[str, str], *, follow: bool = True
+    records: Sequence[RootRecord],
+    directory: str,
+    environ: Mapping[str, str],
+    *,
+    follow: bool = True,
+    also: Collection[str] = (),
 ) -> Places:
     """Place every root below one directory.
 
@@ -47,13 +68,14 @@ def fresh_places(
         environ: The environment that the run would have.
         follow: Whether a variable that would change more than the place, and is set, keeps its place
             (``TRITON_CACHE_DIR``); else it stays set, and names a fresh place.
+        also: Kinds that are asked for, of those that have to be.
 
     Raises:
         UsageError: A kind that this package does not know.
     """
     places = Places(unset=_empty(environ))
     directory = os.path.abspath(directory)
-    for record, kind in _with_other_kinds(records):
+    for record, kind in _with_other_kinds(records, also):
         path = os.path.join(directory, record.name)
         variable = kind.variable if _is_first(record, kind, places) else None
         if variable is not None and kind.pointer is not None:
@@ -70,18 +92,23 @@ def fresh_places(
         if variable is not None:
             places.variables[variable] = path
         places.roots[record.name] = Root(record.name, kind, path)
-    return places
+    return _unhindered(places, environ)
 
 
-def host_places(records: Sequence[RootRecord], environ: Mapping[str, str]) -> Places:
+def host_places(records: Sequence[RootRecord], environ: Mapping[str, str], *, also: Collection[str] = ()) -> Places:
     """Place every root where this host keeps its kind; one that has no such place is left out, with a note.
+
+    Args:
+        records: See ``fresh_places``; so are ``environ`` and ``also``.
+        environ: See ``fresh_places``.
+        also: See ``fresh_places``.
 
     Raises:
         UsageError: A kind that this package does not know.
     """
     places = Places(unset=_empty(environ))
-    asked = {record.name for record in records}
-    for record, kind in _with_other_kinds(records):
+    named = {*also, *(record.name for record in records)}
+    for record, kind in _with_other_kinds(records, also):
         reason = "another root of its kind is there already"
         if _is_first(record, kind, places):
             try:
@@ -89,24 +116,33 @@ def host_places(records: Sequence[RootRecord], environ: Mapping[str, str]) -> Pl
             except UsageError as error:
                 reason = str(error)
         if record.name not in places.roots:
-            if record.name in asked:
+            if record.name in named:
                 places.notes.append(f"root {record.name} is left out: {reason}; give --root-dir")
         elif kind.variable is not None and kind.pointer is None:
             places.variables[kind.variable] = places.roots[record.name].path
+    return _unhindered(places, environ)
+
+
+def _unhindered(places: Places, environ: Mapping[str, str]) -> Places:
+    """Unset what would keep the run from writing to one of its roots."""
+    hindering = {name for root in places.roots.values() for name in root.kind.unset if name in environ}
+    places.unset = tuple(sorted({*places.unset, *hindering}))
     return places
 
 
-def _with_other_kinds(records: Iterable[RootRecord]) -> list[tuple[RootRecord, RootKind]]:
+def _with_other_kinds(records: Iterable[RootRecord], also: Collection[str]) -> list[tuple[RootRecord, RootKind]]:
     """Return the roots of a bundle, and one for each kind that programs find by themselves and the bundle lacks.
 
-    Of several roots of one kind the first has the variable: the one whose name is the kind.
+    Of several roots of one kind the first has the variable: the one whose name is the kind. A kind that has to be asked
+    for is among the others only if ``also`` names it.
     """
     found = []
     for record in sorted(records, key=lambda record: (record.name != record.kind, record.name)):
         found.append((record, known_kind(record.kind, record.name)))
     names = {record.name for record, _ in found}
     for kind in KINDS.values():
-        if kind.variable is not None and kind not in [other for _, other in found]:
+        wanted = kind.variable is not None and (not kind.asked or kind.name in also)
+        if wanted and kind not in [other for _, other in found]:
             name = kind.name
             while name in names:  # a root of another kind has it
                 name += "-run"

@@ -16,6 +16,8 @@ __all__ = ["MEGA", "Root", "environment", "match_roots", "place_roots", "present
 MEGA = "mega"
 """Word that stands for a kind in ``mega=FILE``: the bytes of ``torch.compiler.save_cache_artifacts()``."""
 
+_LOOKED_AT = 1000  # files and directories, to tell the kind of a directory by what fills it
+
 _SPEC = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):)?(?P<kind>[a-z]+)=(?P<path>.*)", re.DOTALL)
 
 
@@ -42,7 +44,7 @@ def parse(text: str) -> Root:
         raise UsageError(f"{text!r} is no root, which needs a path: PATH, KIND=PATH or NAME:KIND=PATH")
     if match is None or os.path.isabs(text):
         path = os.path.abspath(text)
-        kind = detect(_two_levels(path))
+        kind = detect(_two_levels(path), _files_below(path))
         return Root(kind.name, kind, path, bare=True)
     kind_name, path = match["kind"], os.path.abspath(match["path"])
     if kind_name == MEGA:
@@ -81,6 +83,23 @@ def _two_levels(path: str) -> Iterator[str]:
         yield name
         for below in _listed(os.path.join(path, name)):
             yield f"{name}/{below}"
+
+
+def _files_below(path: str) -> Iterator[str]:
+    """Yield the paths of files below a directory, however deep, as far as a look at a thousand things gets."""
+    pending, looked = [""], 0
+    while pending:
+        directory = pending.pop()
+        for name in _listed(os.path.join(path, directory)):
+            below = f"{directory}/{name}" if directory else name
+            full = os.path.join(path, below)
+            looked += 1
+            if looked > _LOOKED_AT:
+                return
+            if os.path.isdir(full) and not os.path.islink(full):
+                pending.append(below)
+            else:
+                yield below
 
 
 def _listed(path: str) -> list[str]:
@@ -135,9 +154,14 @@ def match_roots(records: Sequence[RootRecord], wanted: Sequence[Root]) -> dict[s
 
 
 def present_roots(environ: Mapping[str, str] | None = None) -> list[Root]:
-    """Return the roots that this host has in the usual places; one that lies inside another is a part of that one."""
+    """Return the roots that this host has in the usual places; one that lies inside another is a part of that one.
+
+    Kinds that have to be asked for are not among them.
+    """
     found = []
     for kind in KINDS.values():
+        if kind.asked:
+            continue
         try:
             path = locate(kind, environ)
         except UsageError:  # no place for this kind

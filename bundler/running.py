@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bundler import outcome, saving
 from bundler.bundle import Selection, select
@@ -20,7 +21,8 @@ from bundler.emit import EmitOptions, emit
 from bundler.errors import BundlerError, LocalIOError, UsageError
 from bundler.model import RootRecord
 from bundler.outcome import Notes, Ready, RunReport, Strays, bypasses, report_on, settle
-from bundler.places import Places, fresh_places, host_places
+from bundler.pinning import pin, python_of
+from bundler.places import Places, asked, fresh_places, host_places
 from bundler.reading import opened
 from bundler.triton_bundler import SWITCH
 from bundler.watching import Identity, Seen, age, changed, look
@@ -35,6 +37,7 @@ def run(
     save: bool = False,
     save_on_failure: bool = False,
     root_dir: str | os.PathLike[str] | None = None,
+    also: Iterable[str] = (),
     environ: Mapping[str, str] | None = None,
     stdout: int | None = None,
     warn: Callable[[str], None] | None = None,
@@ -47,15 +50,17 @@ def run(
         save: Afterwards write the union of what the bundle holds and what is new, if the command ended with 0.
         save_on_failure: Save also when it did not.
         root_dir: A directory for all roots; by default they lie where this host keeps their kinds.
+        also: Kinds that have to be asked for, and are not in the bundle (yet): ``pycache``.
         environ: Environment of the command, before ours is added; this process's own by default.
         stdout: Descriptor for the command's stdout.
         warn: Told each warning at once; by default it is logged.
 
     Raises:
         LocalIOError: There is no such file, and nothing is to be saved; or the command cannot be started.
-        UsageError: No command, or a system that cannot run one like this.
+        UsageError: No command, an unknown word in ``also``, or a system that cannot run one like this.
     """
     path, notes = os.fspath(bundle), Notes(warn)
+    kinds = asked(also)
     save = save or save_on_failure
     variables = dict(os.environ if environ is None else environ)
     if save and os.path.exists(path) and not os.path.isfile(path):
@@ -67,7 +72,8 @@ def run(
         ready, save, root_dir = Ready(host_places((), variables)), False, None
         ready.places.variables.clear()
     else:
-        ready = _restore(path, root_dir, variables, notes)
+        python = python_of(command, variables)
+        ready = _restore(path, partial(_place, root_dir, variables, kinds), Selection(python=python), notes)
         notes.add(*bypasses(variables))
     notes.add(*ready.places.notes)
     roots = list(ready.places.roots.values())
@@ -83,10 +89,11 @@ def run(
     started = time.monotonic()
     done = save and (child.exit_code == 0 or save_on_failure)
     if done:
+        notes.add(*pin(changed(before, after)))
         after = settle(roots, before, outcome.QUIET_SECONDS, notes)
     new = _made(path, ready, before, after)
     report = report_on(child, ready, before, read, new, path)
-    notes.add(*strays.notes(), *_unused(report))
+    notes.add(*strays.notes(), *_unused(ready, read, len(report.compiled)))
     if done:
         chosen = _to_save(ready, root_dir, after, {(seen.root, seen.path) for seen in new} | (read or set()))
         report = _save(report, ready, chosen, new, notes)
@@ -94,22 +101,33 @@ def run(
     return replace(report, warnings=tuple(notes.said))
 
 
-def _unused(report: RunReport) -> list[str]:
-    if not report.restored or report.used != 0:
+def _unused(ready: Ready, read: Collection[Identity] | None, compiled: int) -> list[str]:
+    """Say it when nothing of what was compiled for the command was used; byte code, which every start uses, apart."""
+    if read is None:
         return []
-    compiled = f", and {len(report.compiled)} were compiled" if report.compiled else ""
-    return [
-        f"none of {report.restored} restored entries was used{compiled}: the command looks elsewhere, or is of another "
-        "model, version or shape"
-    ]
+    said = []
+    roots = ready.places.roots
+    for what, is_asked in (("entries", False), ("files of byte code", True)):
+        mine = {identity for identity in ready.entries if roots[identity[0]].kind.asked is is_asked}
+        if mine and not mine & set(read):
+            also = f", and {compiled} were compiled" if compiled and not is_asked else ""
+            why = "is of another model, version or shape" if not is_asked else "is no Python that reads its environment"
+            said.append(f"none of {len(mine)} restored {what} was used{also}: the command looks elsewhere, or {why}")
+    return said
 
 
-def _restore(path: str, root_dir: str | os.PathLike[str] | None, environ: Mapping[str, str], notes: Notes) -> Ready:
-    def place(records: Sequence[RootRecord]) -> Places:
-        if root_dir is None:
-            return host_places(records, environ)
-        return fresh_places(records, os.fspath(root_dir), environ)
+def _place(
+    root_dir: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    also: Collection[str],
+    records: Sequence[RootRecord],
+) -> Places:
+    if root_dir is None:
+        return host_places(records, environ, also=also)
+    return fresh_places(records, os.fspath(root_dir), environ, also=also)
 
+
+def _restore(path: str, place: Callable[[Sequence[RootRecord]], Places], selection: Selection, notes: Notes) -> Ready:
     if not saving.is_there(path):
         notes.add(f"{path} is {'empty' if os.path.lexists(path) else 'not there yet'}: a cold start")
         return Ready(place(()))
@@ -117,7 +135,7 @@ def _restore(path: str, root_dir: str | os.PathLike[str] | None, environ: Mappin
     try:
         with opened(path) as reader:
             places = place(reader.index.roots)
-            entries, skipped = select(reader, Selection())
+            entries, skipped = select(reader, selection)
             entries = [entry for entry in entries if entry.root in places.roots]
             emitted = emit(reader, entries, places.roots, EmitOptions())
     except BundlerError as error:

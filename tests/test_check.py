@@ -36,6 +36,8 @@ def said(files: dict[str, bytes], key: str) -> dict[str, Facts]:
 
 # --- one file by itself ----------------------------------------------------------------------------------------------
 
+BYTE_CODE = b"\xa7\r\r\n" + bytes(12) + b"c" + bytes(20) + b"N" * 8 + bytes(4) + b"NN"  # of Python 3.11
+
 # case -> (name, bytes, unit, code of the problem or None)
 FILES: dict[str, tuple[str, bytes, Unit, str | None]] = {
     "metadata": ("add.json", b'{"name": "add"}', Unit.KERNEL, None),
@@ -92,6 +94,14 @@ FILES: dict[str, tuple[str, bytes, Unit, str | None]] = {
     "module, deep": ("a.py", b"(" * 5000 + b")" * 5000, Unit.MODULE, "bad_python"),
     "module, empty": ("a.py", b"", Unit.MODULE, "empty"),
     "package, empty": ("__init__.py", b"", Unit.MODULE, None),
+    "byte code": ("a.cpython-311.pyc", BYTE_CODE, Unit.FILE, None),
+    "byte code, optimised": ("a.cpython-311.opt-2.pyc", BYTE_CODE, Unit.FILE, None),
+    "byte code, cut off": ("a.cpython-311.pyc", BYTE_CODE[:-1], Unit.FILE, "bad_python"),
+    "byte code, empty": ("a.cpython-311.pyc", b"", Unit.FILE, "empty"),
+    "byte code, NUL": ("a.cpython-311.pyc", bytes(64), Unit.FILE, "nul_filled"),
+    "byte code, named for another Python": ("a.cpython-312.pyc", BYTE_CODE, Unit.FILE, "bad_python"),
+    "byte code of another implementation": ("a.pypy310.pyc", b"\xf0\0\r\n" + BYTE_CODE[4:16], Unit.FILE, None),
+    "byte code of a later Python": ("a.cpython-319.pyc", b"\xff\x7f\r\n" + BYTE_CODE[4:20], Unit.FILE, None),
     "any file": ("notes", b"\0\xff", Unit.FILE, None),
     "any file, empty": ("notes", b"", Unit.FILE, None),
     "any file, NUL": ("notes", bytes(9), Unit.FILE, None),
@@ -127,6 +137,11 @@ def test_a_pickle_says_its_long_strings() -> None:
     for unit in (Unit.FXGRAPH, Unit.AOTAUTOGRAD):
         long = examine("h", PICKLE, unit).long
         assert {PICKLE[at : at + size] for at, size in long} == {b"b" * 200, b"d" * 300}
+
+
+def test_byte_code_says_which_python_looks_for_it() -> None:
+    for name, needs in (("a.cpython-311.opt-1.pyc", ("python:cpython-311",)), ("a.pyc", ())):
+        assert examine(name, BYTE_CODE, Unit.FILE).needs == needs
 
 
 def test_only_an_fx_graph_says_what_its_compile_took() -> None:

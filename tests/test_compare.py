@@ -171,6 +171,14 @@ def test_a_bundle_that_lists_what_it_lacks_is_compared_by_what_it_has(ours: File
     assert compare_kernel(lacking, elsewhere, KEY) is Verdict.EQUIVALENT
 
 
+PYC = "a.cpython-311.pyc"
+
+
+def byte_code(*, flags: int = 0, source: int = 0, code: int = 0x63) -> bytes:
+    head = b"\xa7\r\r\n" + flags.to_bytes(4, "little") + source.to_bytes(8, "little")
+    return head + bytes([code, *bytes(20)]) + b"N" * 8 + bytes(4) + b"NN"
+
+
 # case -> (name, unit, ours, theirs, verdict)
 SINGLE: dict[str, tuple[str, Unit, bytes, bytes, Verdict]] = {
     "identical": ("a.py", Unit.MODULE, b"a = 1", b"a = 1", Verdict.IDENTICAL),
@@ -179,6 +187,11 @@ SINGLE: dict[str, tuple[str, Unit, bytes, bytes, Verdict]] = {
     "cut off": ("a.py", Unit.MODULE, b"a = (1)", b"a = (1", Verdict.DAMAGED),
     "empty": ("h", Unit.FXGRAPH, b"\x80\x04N.", b"", Verdict.DAMAGED),
     "any file, empty": ("notes", Unit.FILE, b"x", b"", Verdict.DIFFERENT),
+    "byte code, written twice": (PYC, Unit.FILE, byte_code(), byte_code(code=0xE3), Verdict.EQUIVALENT),
+    "byte code of another source": (PYC, Unit.FILE, byte_code(), byte_code(source=1), Verdict.DIFFERENT),
+    "byte code tied otherwise": (PYC, Unit.FILE, byte_code(), byte_code(flags=3), Verdict.DIFFERENT),
+    "byte code, cut off": (PYC, Unit.FILE, byte_code(), byte_code()[:-1], Verdict.DAMAGED),
+    "byte code, cut off in the bundle": (PYC, Unit.FILE, byte_code()[:-1], byte_code(), Verdict.DIFFERENT),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import pickle
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ FOUND: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "DWARF line table": (b"\0\0\1/tmp/t/ab\0/usr/include\0\0", ("/tmp/t", "/usr")),
     "short pickled string": (pickle.dumps("/opt/venv/x.py", 4), ("/opt/venv",)),
     "long pickled string": (pickle.dumps("/opt/" + "v" * 250 + "/x.py", 4), ("/opt/" + "v" * 250,)),
+    "byte code": (marshal.dumps(compile("def f(): pass", "/opt/venv/lib/x.py", "exec")), ("/opt/venv/lib",)),
     "blanks in a directory": (b'"/opt/my venv/x.py"', ("/opt/my venv",)),
     "two, each once, sorted": (b'"/b/c/x" "/a/x" "/b/c/y"', ("/a", "/b/c")),
     "a doubled slash": (b'"/opt//venv/x.py"', ("/opt//venv",)),

@@ -490,3 +490,12 @@ def test_asking_imports_neither_torch_nor_triton_and_importing_no_ctypes() -> No
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert output.stdout.split() == ["False", "[]"]
+
+
+def test_byte_code_is_for_the_python_that_it_names() -> None:
+    needs = ("python:cpython-311",)
+    assert host.imported_by(needs, "cpython-311") is None
+    assert host.imported_by(needs, "") is None  # not known: Python finds its own
+    assert host.imported_by((), "cpython-312") is None
+    assert host.imported_by(("glibc:2.36",), "cpython-312") is None
+    assert host.imported_by(needs, "cpython-312") == "it is byte code of cpython-311, and the command runs cpython-312"

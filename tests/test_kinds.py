@@ -42,6 +42,9 @@ UNITS = {
     "ab/cab.cpp": Unit.FILE,
     "ab/cab.py.bak": Unit.FILE,
     "notes": Unit.FILE,
+    "lib/cache/a.cpython-311.pyc": Unit.FILE,
+    "lib/fxgraph/ab/fabc/a.cpython-311.pyc": Unit.FILE,
+    "lib/aotautograd/abc/a.cpython-311.opt-1.pyc": Unit.FILE,
 }
 
 
@@ -79,10 +82,22 @@ ENTRY = [
 ]
 
 
+# Names that are entries in a root of byte code alone: a package may have a directory of any name.
+BYTE_CODE = ["lock", "locks", "cab.cpython-312.pyc"]
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_staging_locks_and_byte_code_are_no_entries_anywhere(kind: kinds.RootKind) -> None:
-    assert not [name for name in NO_ENTRY if not excluded(kind, name) or not excluded(kind, f"triton/0/{name}")]
+def test_staging_locks_and_byte_code_are_no_entries_but_where_byte_code_lies(kind: kinds.RootKind) -> None:
+    kept = [name for name in NO_ENTRY if not excluded(kind, name) or not excluded(kind, f"triton/0/{name}")]
+    assert kept == (BYTE_CODE if kind.name == "pycache" else [])
     assert kind.name == "vllm" or not [name for name in ENTRY if excluded(kind, name) or excluded(kind, f"a/{name}")]
+
+
+def test_staging_is_no_entry_among_byte_code() -> None:
+    pycache = KINDS["pycache"]
+    for name in ("cab.cpython-312.pyc.140093412", f"{STAGING_PREFIX}cab.cpython-312.pyc"):
+        assert excluded(pycache, name) and excluded(pycache, f"usr/lib/{name}")
+    assert not excluded(pycache, "usr/lib/cab.cpython-312.opt-1.pyc")
 
 
 def test_only_the_last_part_is_looked_at_since_parents_were() -> None:
@@ -128,6 +143,27 @@ def test_a_kind_is_told_by_what_lies_in_it(case: str) -> None:
     assert detect(iter(paths)).name == name
 
 
+# case -> (files at any depth, kind)
+FILLED: dict[str, tuple[list[str], str]] = {
+    "byte code below absolute paths": (["usr/lib/python3.11/os.cpython-311.pyc", "a.pypy310.pyc"], "pycache"),
+    "optimised, and of a test runner": (["a/b.cpython-311.opt-2.pyc", "a/c.cpython-311-pytest-9.0.2.pyc"], "pycache"),
+    "byte code that Python is writing": (["a/b.cpython-311.pyc", "a/b.cpython-311.pyc.1400934"], "pycache"),
+    "byte code beside its sources": (["a/__pycache__/b.cpython-311.pyc", "a/b.py"], "generic"),
+    "byte code in the directories of sources": (["a/__pycache__/b.cpython-311.pyc"], "generic"),
+    "byte code of directories of sources": (["__pycache__/b.cpython-311.pyc"], "generic"),
+    "byte code in place of sources": (["a/b.pyc"], "generic"),
+    "byte code and something else": (["a/b.cpython-311.pyc", "a/notes"], "generic"),
+    "nothing but staging": ([f"{STAGING_PREFIX}0"], "generic"),
+}
+
+
+@pytest.mark.parametrize("case", FILLED)
+def test_byte_code_is_told_by_nothing_else_being_there(case: str) -> None:
+    files, name = FILLED[case]
+    assert detect([path.split("/")[0] for path in files], iter(files)).name == name
+    assert detect(["fxgraph"], iter(files)).name == "inductor"
+
+
 def test_every_synthetic_tree_is_of_its_kind(tmp_path: Path) -> None:
     def listed(root: Path) -> list[str]:
         paths = (path.relative_to(root) for path in root.rglob("*"))
@@ -154,6 +190,9 @@ PLACES: dict[str, tuple[str, dict[str, str], str]] = {
     "vllm, named": ("vllm", {"VLLM_CACHE_ROOT": "/c/v", "XDG_CACHE_HOME": "/x"}, "/c/v"),
     "vllm, XDG": ("vllm", {"XDG_CACHE_HOME": "/x", "HOME": "/home/me"}, "/x/vllm"),
     "vllm, home": ("vllm", {"HOME": "/home/me"}, "/home/me/.cache/vllm"),
+    "pycache, named": ("pycache", {"PYTHONPYCACHEPREFIX": "/c/p", "XDG_CACHE_HOME": "/x"}, "/c/p"),
+    "pycache, XDG": ("pycache", {"XDG_CACHE_HOME": "/x"}, "/x/triton-bundler/pycache"),
+    "pycache, home": ("pycache", {"HOME": "/home/me"}, "/home/me/.cache/triton-bundler/pycache"),
     "braces in a path": ("triton", {"HOME": "/home/{user}"}, "/home/{user}/.triton/cache"),
     "relative": ("triton", {"TRITON_CACHE_DIR": "a/../b"}, os.path.abspath("b")),
 }
@@ -210,7 +249,7 @@ def test_the_name_of_the_account_is_used_when_no_variable_says_it(monkeypatch: p
 def test_a_kind_that_a_newer_package_made_is_refused_by_the_name_of_its_root() -> None:
     assert kinds.known_kind("triton", "mine") is KINDS["triton"]
     with pytest.raises(
-        UsageError, match="root 'mine' is of kind 'tpu'; this package knows generic, inductor, triton, vllm"
+        UsageError, match="root 'mine' is of kind 'tpu'; this package knows generic, inductor, pycache, triton, vllm"
     ):
         kinds.known_kind("tpu", "mine")
 
@@ -223,7 +262,7 @@ def test_the_table_of_kinds_is_consistent() -> None:
         assert re.fullmatch(r"[a-z]+", kind.name)  # what the grammar of ROOT takes for a kind
         assert (kind.variable is None) == (not kind.places)
         assert kind.variable is None or kind.places[0] == (kind.variable, "")
-        for pattern in (*kind.marks, *kind.excluded, *kind.literals):
+        for pattern in (*kind.marks, *kind.excluded, *kind.literals, *kind.kept, kind.filled):
             re.compile(pattern)
 
 

@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "ready", "staging", "reading"})
-    | frozenset({"child", "places", "watching"}),
+    | frozenset({"child", "pinning", "places", "watching"}),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),

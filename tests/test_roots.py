@@ -51,7 +51,7 @@ def test_a_root_without_a_path_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["cuda=/c", "a:b=/c", "x=y"])
 def test_an_unknown_kind_is_refused_with_those_that_are_known(text: str) -> None:
-    with pytest.raises(UsageError, match=r"unknown; known are generic, inductor, triton, vllm, mega") as error:
+    with pytest.raises(UsageError, match=r"unknown; known are generic, inductor, pycache, triton, vllm, mega") as error:
         parse(text)
     assert f"./{text}" in str(error.value)
 
@@ -62,6 +62,23 @@ def test_a_bare_path_gets_its_kind_from_what_lies_in_it(tmp_path: Path) -> None:
     assert parse(str(kernel.parent)).kind is KINDS["triton"]
     (tmp_path / "deep" / "a" / "fxgraph").mkdir(parents=True)
     assert parse(str(tmp_path / "deep")).kind is KINDS["generic"]
+
+
+def test_byte_code_is_found_however_deep_it_lies(tmp_path: Path) -> None:
+    below = tmp_path / "usr" / "local" / "lib" / "python3.11" / "site-packages" / "torch"
+    below.mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    (below / "a.cpython-311.pyc").touch()
+    assert parse(str(tmp_path)).kind is KINDS["pycache"]
+    (below / "link").symlink_to(tmp_path)  # is not followed, and is nothing that Python writes
+    assert parse(str(tmp_path)).kind is KINDS["generic"]
+
+
+def test_a_thousand_things_are_enough_to_tell_byte_code(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04}.cpython-311.pyc").touch()
+    (tmp_path / "notes").touch()
+    assert parse(str(tmp_path)).kind is KINDS["pycache"]
 
 
 def test_roots_come_sorted_by_name_from_text_paths_and_roots() -> None:
@@ -163,6 +180,11 @@ def test_the_roots_of_this_host_are_those_that_are_there_and_in_no_other(tmp_pat
     assert present(TORCHINDUCTOR_CACHE_DIR="i2", TRITON_CACHE_DIR="i2/triton") == {("vllm", "v"), ("inductor", "i2")}
     (tmp_path / "link").symlink_to("v/inner")
     assert present(TRITON_CACHE_DIR="link") == {("vllm", "v"), ("inductor", "i")}
+
+
+def test_byte_code_of_this_host_is_no_root_unless_it_is_named(tmp_path: Path) -> None:
+    """The loss: whoever keeps byte code in one place finds that of all programs in the bundle of one job."""
+    assert present_roots({"PYTHONPYCACHEPREFIX": str(tmp_path), "HOME": str(tmp_path / "no")}) == []
 
 
 def test_a_kind_without_a_place_on_this_host_is_not_present(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bundler.cli._output import Console, counted, printable
 if TYPE_CHECKING:
     from bundler.outcome import RunReport
 
-__all__ = ["RUN_FIELDS", "conclude", "program_argument", "stdout_of_child"]
+__all__ = ["RUN_FIELDS", "also_option", "conclude", "program_argument", "stdout_of_child"]
 
 RUN_FIELDS = {
     "exit_code": Field(int, "The command's own; 128 and the number of a signal that ended it."),
@@ -52,6 +52,7 @@ RUN_FIELDS = {
     ),
     "roots": Field({str: str}, "Where the roots lay, by name."),
     "env": Field({str: str}, "Variables that the command was given."),
+    "unset": Field([str], "Variables that the command was not given, though they were set."),
     "warnings": Field([str], "What was warned of."),
 }
 
@@ -59,6 +60,11 @@ RUN_FIELDS = {
 def program_argument() -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return the argument that is the command to run: everything behind ``--``."""
     return click.argument("program", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+
+
+def also_option(text: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the option that asks for kinds of roots that take part in no run by themselves."""
+    return click.option("--with", "also", metavar="KIND", multiple=True, help=text)
 
 
 def stdout_of_child(console: Console) -> int | None:
@@ -76,10 +82,11 @@ def stdout_of_child(console: Console) -> int | None:
 
 def conclude(console: Console, report: RunReport) -> int:
     """Put a report into the JSON, or into words; return the exit code."""
-    known = {name: getattr(report, name) for name in RUN_FIELDS if name not in ("compiled", "warnings")}
+    known = {name: getattr(report, name) for name in RUN_FIELDS if name not in ("compiled", "unset", "warnings")}
     console.report = {
         **known,
         "compiled": [asdict(each) for each in report.compiled],
+        "unset": list(report.unset),
         "warnings": list(report.warnings),
     }
     if report.error is not None:

@@ -6,7 +6,7 @@ import click
 
 from bundler.cli._command import command as _command
 from bundler.cli._output import Console
-from bundler.cli._runs import RUN_FIELDS, conclude, program_argument, stdout_of_child
+from bundler.cli._runs import RUN_FIELDS, also_option, conclude, program_argument, stdout_of_child
 
 __all__ = ["FIELDS", "command"]
 
@@ -23,6 +23,7 @@ FIELDS = RUN_FIELDS
     help="Write nothing, and exit with 6, when there is nothing of one of these, separated by commas: fxgraph, "
     "aotautograd, triton, autotune, cpp. May be repeated.",
 )
+@also_option("Also keep what has to be asked for: pycache, Python's byte code of all that the command imports.")
 @click.option(
     "--quiet-seconds",
     metavar="N",
@@ -31,7 +32,12 @@ FIELDS = RUN_FIELDS
     help="How long no file may have changed before the roots are packed; 1 by default.",
 )
 def command(
-    console: Console, program: tuple[str, ...], output: str, require: tuple[str, ...], quiet_seconds: float
+    console: Console,
+    program: tuple[str, ...],
+    output: str,
+    require: tuple[str, ...],
+    also: tuple[str, ...],
+    quiet_seconds: float,
 ) -> int:
     """Run a command with fresh cache roots, and pack what it leaves there.
 
@@ -41,6 +47,10 @@ def command(
 
     The command is run as by `triton-bundler run`. Its roots lie in a temporary directory; where TRITON_CACHE_DIR is
     set, it is set to a place in there.
+
+    With pycache, PYTHONPYCACHEPREFIX names a fresh directory, and PYTHONDONTWRITEBYTECODE is unset. What Python writes
+    there is tied to the contents of its sources instead of their times, so that it serves wherever the same versions
+    are installed in the same directories. Byte code of your own modules is among it.
     """
     from bundler import exporting
 
@@ -48,6 +58,7 @@ def command(
         program,
         output,
         require=[word for words in require for word in words.split(",") if word],
+        also=also,
         quiet_seconds=quiet_seconds,
         stdout=stdout_of_child(console),
         warn=console.warn,

@@ -70,7 +70,7 @@ def command(
     """Pack cache roots into one bundle.
 
     ROOT is PATH (its kind is told by what lies in it), KIND=PATH or NAME:KIND=PATH, where KIND is inductor, triton,
-    vllm or generic; or mega=FILE, for a file that torch.compiler.save_cache_artifacts() wrote.
+    vllm, pycache or generic; or mega=FILE, for a file that torch.compiler.save_cache_artifacts() wrote.
 
     With --base, entries that OLD has, identical or equivalent, are left out, and contents that it has are named by
     their digests. What OLD has and the roots have no longer is listed; nothing is ever deleted at a restore.

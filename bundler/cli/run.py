@@ -6,7 +6,7 @@ import click
 
 from bundler.cli._command import command as _command
 from bundler.cli._output import Console
-from bundler.cli._runs import RUN_FIELDS, conclude, program_argument, stdout_of_child
+from bundler.cli._runs import RUN_FIELDS, also_option, conclude, program_argument, stdout_of_child
 
 __all__ = ["FIELDS", "command"]
 
@@ -23,8 +23,15 @@ FIELDS = RUN_FIELDS
     metavar="DIR",
     help="Put all roots below DIR, and point the command there; by default they lie where this host keeps each kind.",
 )
+@also_option("As for export, where FILE has no such root yet and one is to be saved: pycache.")
 def command(
-    console: Console, program: tuple[str, ...], bundle: str, save: bool, save_on_failure: bool, root_dir: str | None
+    console: Console,
+    program: tuple[str, ...],
+    bundle: str,
+    save: bool,
+    save_on_failure: bool,
+    root_dir: str | None,
+    also: tuple[str, ...],
 ) -> int:
     """Restore a bundle, run a command with it, and say what was used and what was compiled.
 
@@ -42,6 +49,9 @@ def command(
 
     TRITON_CACHE_DIR stays as it is where it is set. It is not set otherwise: with it, Inductor would keep its kernels
     in other places. TRITON_BUNDLER=0 restores and saves nothing, and runs the command as if it were started without us.
+
+    Where FILE holds byte code (pycache), PYTHONPYCACHEPREFIX is set, PYTHONDONTWRITEBYTECODE is unset, and byte code of
+    another Python than the command's is left out, as far as the name of the command tells.
     """
     from bundler import running
 
@@ -51,6 +61,7 @@ def command(
         save=save,
         save_on_failure=save_on_failure,
         root_dir=root_dir,
+        also=also,
         stdout=stdout_of_child(console),
         warn=console.warn,
     )

@@ -87,7 +87,8 @@ def command(
 
     What is stored under K stays, and what the ROOTs have beyond it is added; without a ROOT, those that this host has
     in the usual places (inductor, triton, vllm). Where both have an entry and it differs, the stored one stays. With
-    nothing new, nothing is uploaded. Jobs that save at once all end up in the union.
+    nothing new, nothing is uploaded. Jobs that save at once all end up in the union. Byte code (pycache) is saved only
+    when it is named.
 
     What is stored and damaged is replaced. What is no bundle is left alone: the exit code is 10.
     """

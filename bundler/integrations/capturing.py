@@ -144,7 +144,7 @@ def _pointed_kinds() -> set[str]:
 
 
 def _variables() -> set[str]:
-    named = {kind.variable for kind in KINDS.values() if kind.variable is not None}
+    named = {kind.variable for kind in KINDS.values() if kind.variable is not None and not kind.asked}
     return named | {kind.pointer[0] for kind in KINDS.values() if kind.pointer is not None}
 
 
