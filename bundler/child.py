@@ -162,7 +162,8 @@ def _attend(process: subprocess.Popen[bytes], held: set[signal.Signals], caught:
         info = signal.sigtimedwait(held, pause)
         if info is None:
             pause = min(2 * pause, _LAST_LOOK)
-        elif info.si_signo != signal.SIGCHLD and info.si_code != _FROM_KERNEL:
+        elif info.si_signo in held - {signal.SIGCHLD} and info.si_code != _FROM_KERNEL:
+            # A thread that waits while another one takes the signal can be woken with a number that is none.
             process.send_signal(info.si_signo)
         while caught:
             process.send_signal(caught.pop())

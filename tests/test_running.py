@@ -332,6 +332,17 @@ def test_two_runs_that_save_at_once_lose_nothing(warm: Path, run: Runs, tmp_path
     assert len(identities(warm)) == len(before) + len(names)
 
 
+def test_a_wake_up_without_a_signal_is_not_handed_on(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss: one of several runs at once that dies of ``Invalid argument``, and saves nothing."""
+    odd, real = [4711, 0], signal.sigtimedwait
+
+    def waited(held: Any, timeout: float) -> Any:
+        return SimpleNamespace(si_signo=odd.pop(), si_code=0) if odd else real(held, timeout)
+
+    monkeypatch.setattr(signal, "sigtimedwait", waited)
+    assert run("exit=3", save=True).exit_code == 3 and not odd
+
+
 def test_a_save_that_cannot_be_written_is_our_failure_and_the_old_file_is_whole(
     warm: Path, run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
