@@ -62,7 +62,8 @@ for word in sys.argv[1:]:
     elif verb == "say":
         print(what, flush=True)
     elif verb == "env":
-        print(os.environ.get(what), flush=True)
+        name, _, file = what.partition(":")
+        Path(file).write_text(str(os.environ.get(name)))
     elif verb == "sleep":
         time.sleep(float(what))
     elif verb == "kill":
@@ -568,6 +569,20 @@ def test_a_switched_off_export_says_so(
     assert (report.exit_code, report.status) == (0, 2) and not (tmp_path / "e").exists()
 
 
+def test_entries_that_are_bundled_hold_raw_copies_unless_something_else_is_asked_for(
+    run: Runs, program: Callable[..., list[str]], variables: dict[str, str], tmp_path: Path
+) -> None:
+    """The loss: each kernel twice in the bundle, once in its directory and once in a blob inside an FX graph entry."""
+    names = ("export", "save", "run", "chosen")
+    asked = [f"env=TRITON_BUNDLER_ENTRIES:{tmp_path / name}" for name in names]
+    command = program("kernel=add", asked[0])
+    bundler.export(command, tmp_path / "warm.tbundle", environ=variables, quiet_seconds=0)
+    run(asked[1], save=True)
+    run(asked[2])
+    run(asked[3], save=True, environ={**variables, "TRITON_BUNDLER_ENTRIES": "blob"})
+    assert [(tmp_path / name).read_text() for name in names] == ["raw", "raw", "None", "blob"]
+
+
 # --- capture -------------------------------------------------------------------------------------------------------
 
 
@@ -579,6 +594,7 @@ def test_a_block_is_captured_and_the_environment_comes_back(home: Path, tmp_path
     before = dict(os.environ)
     with bundler.capture(tmp_path / "c.tbundle", require=["fxgraph", "triton"], quiet_seconds=0) as captured:
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != before["TORCHINDUCTOR_CACHE_DIR"]
+        assert os.environ["TRITON_BUNDLER_ENTRIES"] == "raw"
         compile_something()
     assert dict(os.environ) == before
     assert captured.report is not None and captured.report.entries == len(identities(tmp_path / "c.tbundle"))

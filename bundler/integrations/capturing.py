@@ -27,7 +27,7 @@ from bundler.exporting import required, seal
 from bundler.kinds import KINDS
 from bundler.outcome import QUIET_SECONDS
 from bundler.places import Places, fresh_places
-from bundler.triton_bundler import SWITCH, is_switched_on
+from bundler.triton_bundler import ENTRIES, RAW, SWITCH, is_switched_on
 from bundler.watching import wait_until_quiet
 
 __all__ = ["Capture", "capture", "ranked"]
@@ -151,14 +151,16 @@ def _variables() -> set[str]:
 @contextmanager
 def _pointed(places: Places, directory: str) -> Iterator[None]:
     """Set the variables for the time of a block, and clear what was kept in memory before it and after it."""
-    before = {name: os.environ.get(name) for name in _variables()}
+    pointing = _variables()
+    before = {name: os.environ.get(name) for name in (*pointing, ENTRIES)}
     try:
-        for name in before:
+        for name in pointing:
             os.environ.pop(name, None)
         os.environ.update(places.variables)
+        os.environ.setdefault(ENTRIES, RAW)
         _forget()
         yield
-        for name in sorted(before):
+        for name in sorted(pointing):
             now = os.environ.get(name, directory)
             if not os.path.abspath(now).startswith(directory):
                 log.warning(

@@ -36,6 +36,7 @@ log = logging.getLogger("bundler")
 PROFILE = "TRITON_BUNDLER_PROFILE"
 """Environment variable: ``runtime`` (what a launch reads) or ``full``."""
 
+_ENTRIES, _RAW = "TRITON_BUNDLER_ENTRIES", "raw"  # as bundler.triton_bundler has them, which is slow to load
 _LOG = "TRITON_BUNDLER_LOG"
 _SWITCH = "TRITON_BUNDLER"
 _PROFILES = ("runtime", "full")
@@ -178,11 +179,12 @@ class _Hook:
             return self._call("put_static_autotuner", *given, **named)
 
     def collect(self, *given: Any, **named: Any) -> Any:
-        """Return torch's bundle, with one blob in the place of the raw files."""
+        """Return torch's bundle, with one blob in the place of the raw files unless those are asked for."""
         with self._own_state():
             entries = self._torch._entries
             made: _Made | None = None
-            if entries and self._is_on() and self._bundler is not None and self._bundler.compiling:
+            ours = self._is_on() and os.environ.get(_ENTRIES) != _RAW
+            if entries and ours and self._bundler is not None and self._bundler.compiling:
                 made = self._safely("collect", self._collect)
             if made is not None:
                 self._torch._entries = []  # ours holds them: torch reads no files

@@ -242,6 +242,28 @@ def switched_off() -> dict[str, Any]:
     return {"kind": type(while_on).__name__, "count": len(while_on), "kernels": kernels_of(target), "enabled": enabled}
 
 
+def raw_entries() -> dict[str, Any]:
+    blob = blob_of_all()
+    source = root(filled=True)
+    os.environ["TRITON_BUNDLER_ENTRIES"] = "raw"
+    try:
+        with hooked():
+            bundle, _ = made()
+            blob_read = root()
+            TORCH.read_and_emit(theirs.TritonBundle(kernel_artifacts(blob), []))
+            target = root()
+            TORCH.read_and_emit(bundle)
+    finally:
+        del os.environ["TRITON_BUNDLER_ENTRIES"]
+    return {
+        "kind": type(bundle.kernel_artifacts).__name__,
+        "raw_bytes": sum(len(file.payload) for kernel in bundle.kernel_artifacts for file in kernel.artifacts),
+        "source_bytes": sum(path.stat().st_size for path in (source / "triton").rglob("*") if path.is_file()),
+        "kernels": sorted(path.name for path in (target / "triton" / "0").iterdir()),
+        "kernels_of_a_blob": kernels_of(blob_read),
+    }
+
+
 def torch_switched_off() -> dict[str, Any]:
     blob = blob_of_all()
     seen = {}
@@ -624,6 +646,7 @@ SCENARIOS: tuple[Callable[[], Any], ...] = (
     restored_class,
     unknown_torch,
     wrapped_by_another,
+    raw_entries,
     one_ptxas,
     ptxas_left_alone,
     ptxas_later,

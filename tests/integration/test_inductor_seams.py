@@ -120,6 +120,14 @@ def test_the_variable_switches_everything_off(scenario: Scenario) -> None:
     assert found["count"] > 0  # torch's own bundler does what it always did
 
 
+def test_entries_are_torchs_own_where_they_are_bundled(seen: dict[str, Any], scenario: Scenario) -> None:
+    """The loss: a bundle that holds each kernel twice, since no copy can be found inside a compressed blob."""
+    found = scenario("raw_entries")
+    assert found["kind"] == "list" and found["raw_bytes"] >= 0.9 * found["source_bytes"]
+    assert found["kernels"] == found["kernels_of_a_blob"] == seen["keys"]
+    assert found["counters"]["bundler_collect"] == 1  # of the blob that was made before
+
+
 def test_torchs_own_switches_are_honoured(scenario: Scenario) -> None:
     found = scenario("torch_switched_off")
     for name in ("bundle_triton_into_fx_graph_cache", "force_disable_caches"):
