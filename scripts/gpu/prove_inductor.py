@@ -716,6 +716,10 @@ class Proof:
                 self.runs.append(Run(workload, variant, round_, result={"error": f"not prepared: {error}"}))
             return
         self.run(workload, variant, root, round_=round_)
+        if variant == "gutted":
+            # `hot` is to find an untouched cache, in the place that it was made in.
+            shutil.rmtree(root)
+            os.rename(self.work / workload / "untouched", root)
         if variant == "torch-cold":
             self._keep_entries(workload, variant)
 
@@ -727,6 +731,7 @@ class Proof:
         if variant == "torch-cold":
             return base / "torch-cold"
         if variant == "gutted":
+            shutil.copytree(base / "cold", base / "untouched", symlinks=True)
             gut(base / "cold")
             return base / "cold"
         source = {"torch-warm": "torch-cold", "pinned-warm": "pinned-cold"}.get(variant, "cold")
