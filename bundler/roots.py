@@ -11,7 +11,7 @@ from bundler.errors import UsageError
 from bundler.kinds import KINDS, RootKind, detect, known_kind, locate
 from bundler.model import RootRecord
 
-__all__ = ["MEGA", "Root", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
+__all__ = ["MEGA", "Root", "doubt", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
 
 MEGA = "mega"
 """Word that stands for a kind in ``mega=FILE``: the bytes of ``torch.compiler.save_cache_artifacts()``."""
@@ -75,6 +75,18 @@ def resolve(roots: str | os.PathLike[str] | Root | Iterable[str | os.PathLike[st
             )
         found[root.name] = root
     return [found[name] for name in sorted(found)]
+
+
+def doubt(root: Root) -> str | None:
+    """Say why the kind that a user gave may be a slip; None when nothing speaks against it.
+
+    The kind is taken at the user's word all the same. What was packed as another kind is restored to the place of that
+    kind, where torch or Triton does not look for it.
+    """
+    found = detect(_two_levels(root.path))
+    if root.bare or root.mega or "generic" in (found.name, root.kind.name) or found is root.kind:
+        return None
+    return f"{root.path} was named as {root.kind.name}, and looks like {found.name}: is {found.name}={root.path} meant?"
 
 
 def _two_levels(path: str) -> Iterator[str]:

@@ -79,10 +79,12 @@ def command(
     """
     from bundler import bundle
     from bundler.formats.limits import DEFAULT_LEVEL
-    from bundler.roots import resolve
+    from bundler.roots import doubt, resolve
 
     out = console.binary_stdout() if output == "-" else output
     found = resolve(roots)
+    for warning in filter(None, map(doubt, found)):
+        console.warn(warning)
     with console.progress("packing") as progress:
         report = bundle.pack(
             found,

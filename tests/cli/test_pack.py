@@ -32,6 +32,17 @@ def test_a_root_without_a_kind_has_its_kind_found(cli: Any, triton: Path, induct
     assert [root["kind"] for root in bundler.inspect(out)["roots"]] == ["inductor", "triton"]
 
 
+def test_a_kind_that_looks_wrong_is_taken_with_a_warning(
+    cli: Any, triton: Path, inductor: Path, tmp_path: Path
+) -> None:
+    """The loss: a warm cache that is restored to where nobody looks, and nothing says why."""
+    out = tmp_path / "x.tbundle"
+    run = cli("pack", f"triton={inductor}", "-o", out, "--json")
+    assert run.code == 0 and f"is inductor={inductor} meant?" in run.err
+    for root in (f"inductor={inductor}", inductor, f"generic={inductor}", f"triton={triton}", f"other:triton={triton}"):
+        assert "looks like" not in cli("pack", root, "-o", out).err
+
+
 def test_two_roots_of_a_kind_have_names(cli: Any, triton: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.tbundle"
     assert cli("pack", f"triton={triton}", f"node1:triton={triton}", "-o", out).code == 0
