@@ -493,15 +493,19 @@ def _runtime_files(files: dict[str, File], facts: dict[str, check.Facts]) -> dic
     return kept
 
 
-def read_file(path: str) -> bytes | None:
+def read_file(path: str, *, size: int | None = None) -> bytes | None:
     """Return the bytes of a regular file; None when it changed while it was read (size or time of change).
+
+    Given a ``size``, None too for a file of another, which is not read.
 
     A FIFO does not block, and a symbolic link in the last part is not followed.
 
     Raises:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
-    data, stamp = _read_stamped(path, limit=None)
+    data, stamp = _read_stamped(path, limit=size)
+    if size is not None and stamp[1] != size:
+        return None
     return data if data is not None and _stamp_of(os.lstat(path)) == stamp else None
 
 
