@@ -556,9 +556,11 @@ def stream_file(path: str) -> Iterator[bytes]:
     """
     fd = open_unseen(path, _READ_FLAGS)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        while chunk := os.read(fd, _CHUNK):
+        size = min(_CHUNK, status.st_size + 1)  # room for a whole chunk is made, whatever comes
+        while chunk := os.read(fd, size):
             yield chunk
     finally:
         os.close(fd)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bundler import check
+from bundler._garbage import uncollected
 from bundler.collect import ChangedError, Collected, Draft, File
 from bundler.foreign import prefixes
 from bundler.formats import Source
@@ -53,6 +54,7 @@ class Payload:
     sources: list[Source]
     _foreign: list[set[str]]
 
+    @uncollected
     def annotate(self, index: Index) -> Index:
         """Fill in the rows of foreign paths that were seen while the contents were written."""
         seen = [tuple(sorted(found)) for found in self._foreign]
@@ -64,6 +66,7 @@ class Payload:
         return replace(index, contents=contents, foreign=tuple(rows))
 
 
+@uncollected
 def lay_out(collected: Collected, recorded: dict[str, str]) -> Payload:
     """Number the contents of what was collected.
 

@@ -28,7 +28,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"collect", "mega", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "ready", "staging", "reading"})
     | frozenset({"child", "places", "watching"}),
-    frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
+    frozenset(
+        {"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_garbage", "_opening", "_owner"}
+    ),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),
 )

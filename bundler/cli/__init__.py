@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from bundler import __version__
+from bundler._garbage import relax
 from bundler.cli._output import Console
 from bundler.cli._signals import StoppedError, stoppable
 from bundler.errors import BundlerError, LocalIOError, UsageError
@@ -64,6 +65,7 @@ def program() -> None:
 
 def entry_point() -> None:
     """Run the command line of this process, and end the process."""
+    relax()
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

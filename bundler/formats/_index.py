@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
+from bundler._garbage import uncollected
 from bundler.errors import FormatError
 from bundler.formats import _msgpack
 from bundler.model import (
@@ -37,6 +38,7 @@ _IGNORABLE = "~"  # a key that starts so may be passed over by a reader that doe
 _T = TypeVar("_T")
 
 
+@uncollected
 def encode_index(index: Index) -> bytes:
     """Return the canonical bytes of ``index``, not compressed."""
     targets = list(index.targets)
@@ -89,6 +91,7 @@ def _relocation_row(relocation: Relocation) -> list[int]:
     return [relocation.base.value, relocation.spelling.value, *deltas]
 
 
+@uncollected
 def content_form(index: Index) -> bytes:
     """Return the bytes whose SHA-256 is the content digest: what a restore gives, and nothing else.
 
@@ -110,6 +113,7 @@ def content_form(index: Index) -> bytes:
     return _msgpack.encode([index.profile.value, rows])
 
 
+@uncollected
 def decode_index(raw: bytes, *, offset: int, name: str) -> Index:
     """Read the decompressed index; its shape is checked here, its sense in ``_rules.check``.
 

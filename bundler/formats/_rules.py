@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from bundler._garbage import uncollected
 from bundler.errors import FormatError, LimitExceededError, UnsafePathError
 from bundler.formats.limits import (
     MAX_BLOCK_SIZE,
@@ -30,6 +31,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(?:/[A-Za-z0-9_][A-Z
 _ROOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+@uncollected
 def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, name: str) -> None:
     """Refuse an index that a restore could not carry out, or should not.
 
