@@ -27,7 +27,6 @@ from bundler.errors import (
 from bundler.formats import Reader, Written, write
 from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
 from bundler.kinds import KINDS
-from bundler.mega import collect_mega
 from bundler.model import BaseRecord, Entry, Index, Profile, RootRecord, Skipped, Target, Unit
 from bundler.payload import lay_out
 from bundler.reading import Blob, opened
@@ -221,7 +220,12 @@ def _is_same(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> boo
 def _collect(roots: Sequence[Root], options: Options, *, winners_only: bool) -> Collected:
     collected = Collected()
     for root in roots:
-        (collect_mega if root.mega else collect)(root, options, collected)
+        if root.mega:
+            from bundler.mega import collect_mega  # with the format of another
+
+            collect_mega(root, options, collected)
+        else:
+            collect(root, options, collected)
     if winners_only:
         collected.drafts, losers = drop_losers(collected.drafts)
         collected.skipped += losers

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import json
-import symtable
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -187,6 +186,8 @@ def _target(metadata: Any) -> Target | None:
 
 
 def _examine_python(name: str, data: bytes) -> Facts:
+    import symtable  # only a few roots hold modules
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

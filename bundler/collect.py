@@ -505,15 +505,19 @@ def _runtime_files(files: dict[str, File], facts: dict[str, check.Facts]) -> dic
     return kept
 
 
-def read_file(path: str) -> bytes | None:
+def read_file(path: str, *, size: int | None = None) -> bytes | None:
     """Return the bytes of a regular file; None when it changed while it was read (size or time of change).
+
+    Given a ``size``, None too for a file of another, which is not read.
 
     A FIFO does not block, and a symbolic link in the last part is not followed.
 
     Raises:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
-    data, stamp = _read_stamped(path, limit=None)
+    data, stamp = _read_stamped(path, limit=size)
+    if size is not None and stamp[1] != size:
+        return None
     return data if data is not None and _stamp_of(os.lstat(path)) == stamp else None
 
 
@@ -564,9 +568,11 @@ def stream_file(path: str) -> Iterator[bytes]:
     """
     fd = open_unseen(path, _READ_FLAGS)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        while chunk := os.read(fd, _CHUNK):
+        size = min(_CHUNK, status.st_size + 1)  # room for a whole chunk is made, whatever comes
+        while chunk := os.read(fd, size):
             yield chunk
     finally:
         os.close(fd)

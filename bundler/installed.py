@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from bundler import _atomic
@@ -166,47 +166,30 @@ class InstalledRoot:
             UnsafePathError: It is a symbolic link.
             LocalIOError: It cannot be read.
         """
-        with self._opened(directory, name, path) as fd:
-            if fd is None:
-                return None
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or size not in (-1, status.st_size):
-                return None
-            return _read_to_end(fd, status.st_size)
+        return self._take(directory, name, path, size, _read_to_end)
 
-    @contextmanager
-    def _opened(self, directory: int, name: str, path: str) -> Iterator[int | None]:
-        full = f"{self.full(path)}/{name}"
+    def _take(self, directory: int, name: str, path: str, size: int, take: Callable[[int, int], bytes]) -> bytes | None:
+        """Return what ``take`` makes of an open regular file and its size; see ``read``."""
+        # No context manager, and no path before it is needed: this is what a restore with nothing to do is made of.
         try:
             fd = os.open(name, _FILE, dir_fd=directory)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode) or size not in (-1, status.st_size):
+                    return None
+                return take(fd, status.st_size)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
-            yield None
-            return
+            return None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 self._refuse_link(directory, name, f"{path}/{name}" if path else name)
-            raise LocalIOError.from_os_error(error, "read the installed file", full) from error
-        try:
-            yield fd
-        except BundlerError:
-            raise
-        except OSError as error:
-            raise LocalIOError.from_os_error(error, "read the installed file", full) from error
-        finally:
-            os.close(fd)
+            raise LocalIOError.from_os_error(error, "read the installed file", f"{self.full(path)}/{name}") from error
 
     def digest(self, directory: int, name: str, path: str, size: int) -> bytes | None:
         """Return the raw SHA-256 of a regular file of ``size`` bytes, read in chunks; None, and raises, as ``read``."""
-        with self._opened(directory, name, path) as fd:
-            if fd is None:
-                return None
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_size != size:
-                return None
-            hasher = hashlib.sha256()
-            while chunk := os.read(fd, _CHUNK):
-                hasher.update(chunk)
-            return hasher.digest()
+        return self._take(directory, name, path, size, _digest_to_end)
 
     def files(self, directory: int, path: str) -> dict[str, bytes]:
         """Return the regular files of an open directory by name; links and other things in it are left out.
@@ -235,6 +218,15 @@ def leads_to(path: str, home: str) -> bool:
         return path == home or os.path.realpath(path) == os.path.realpath(home)
     except ValueError:  # a NUL, or half of a surrogate pair: no path at all
         return False
+
+
+def _digest_to_end(fd: int, size: int) -> bytes:
+    if size < _CHUNK:
+        return hashlib.sha256(_read_to_end(fd, size)).digest()
+    hasher = hashlib.sha256()
+    while chunk := os.read(fd, _CHUNK):
+        hasher.update(chunk)
+    return hasher.digest()
 
 
 def _read_to_end(fd: int, size: int) -> bytes:

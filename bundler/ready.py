@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Sequence
 
 from bundler import check
@@ -27,31 +26,29 @@ def is_ready(entry: Entry, contents: Sequence[Content], root: str) -> bool:
         contents: Of the bundle's index.
         root: Absolute path.
     """
-    directory = os.path.join(root, *entry.path.split("/"))
     groups = [artifact for artifact in entry.artifacts if check.is_group(artifact.name)]
     if entry.unit is not Unit.KERNEL or len(groups) != 1:
         return False
+    directory = os.path.join(root, *entry.path.split("/"))
     members = [artifact for artifact in entry.artifacts if artifact is not groups[0]]
     try:
-        return _leads_home(os.path.join(directory, groups[0].name), directory, members) and all(
-            _is_equal(os.path.join(directory, member.name), contents[member.content]) for member in members
+        return _leads_home(directory, groups[0].name, members) and all(
+            _is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members
         )
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):  # absent, or damaged
         return False
 
 
-def _leads_home(path: str, directory: str, members: Sequence[Artifact]) -> bool:
+def _leads_home(directory: str, group: str, members: Sequence[Artifact]) -> bool:
     """Whether a group file names ``members``, and every file that it names is in ``directory``."""
-    named = json.loads(read_file(path) or b"")["child_paths"]
-    return {member.name for member in members} <= set(named) and all(
-        place == os.path.join(directory, name) and _is_file(place) for name, place in named.items()
+    with os.scandir(directory) as found:  # one look at all of them; that the members are whole is seen by reading them
+        files = {entry.name for entry in found if entry.is_file(follow_symlinks=False)}
+    named = json.loads(read_file(f"{directory}/{group}") or b"")["child_paths"]
+    return {member.name for member in members} <= named.keys() <= files and all(
+        place == os.path.join(directory, name) for name, place in named.items()
     )
 
 
-def _is_file(path: str) -> bool:
-    return stat.S_ISREG(os.lstat(path).st_mode)
-
-
 def _is_equal(path: str, content: Content) -> bool:
-    data = read_file(path) if os.lstat(path).st_size == content.size else None
+    data = read_file(path, size=content.size)
     return data is not None and hashlib.sha256(data).digest() == content.digest

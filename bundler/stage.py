@@ -101,10 +101,12 @@ def stage(
 
 def _stage_chunk(chunk: Chunk, users: Iterable[tuple[Job, Artifact]], held: list[Buffer], *, begun: bool) -> None:
     """Append a chunk to every file that has the content; a file with placeholders is written when it is complete."""
+    relocated = []
     for job, artifact in users:
         if artifact.relocation is None:
             _append(job, artifact.name, chunk.data, begun=begun)
-    relocated = [(job, artifact, artifact.relocation) for job, artifact in users if artifact.relocation]
+        else:
+            relocated.append((job, artifact, artifact.relocation))
     if relocated:
         held.append(bytes(chunk.data))
     if relocated and chunk.last:
@@ -117,7 +119,7 @@ def _stage_chunk(chunk: Chunk, users: Iterable[tuple[Job, Artifact]], held: list
 
 def _append(job: Job, name: str, data: Buffer, *, begun: bool) -> None:
     directory, path = job.root.staging.fd, job.place(name)
-    with _blamed(job):
+    try:
         fd = (
             os.open(path, os.O_WRONLY | os.O_APPEND | _FLAGS, dir_fd=directory)
             if begun
@@ -127,16 +129,23 @@ def _append(job: Job, name: str, data: Buffer, *, begun: bool) -> None:
             _atomic.write(fd, data)
         finally:
             os.close(fd)
+    except OSError as error:
+        _blame(error, job)
+        raise
 
 
 @contextmanager
 def _blamed(job: Job) -> Iterator[None]:
-    """Let an error name the root that is written to: a failing write names nothing, and there may be several roots."""
     try:
         yield
     except OSError as error:
-        error.filename = job.root.tree.path
+        _blame(error, job)
         raise
+
+
+def _blame(error: OSError, job: Job) -> None:
+    """Let an error name the root that is written to: a failing write names nothing, and there may be several roots."""
+    error.filename = job.root.tree.path
 
 
 def staged_files(job: Job) -> dict[str, bytes]:

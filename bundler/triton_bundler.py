@@ -389,7 +389,9 @@ def _emit(reader: Reader, places: dict[str, Root]) -> EmitReport:
     index = reader.index
     entries = [entry for entry in index.entries if not is_ready(entry, index.contents, places[entry.root].path)]
     options = EmitOptions(on_conflict=OnConflict.KEEP, sync=False)
-    report = emit(reader, entries, places, replace(options, dry_run=True))
+    report = EmitReport(restored=len(entries))
+    if any(os.path.lexists(os.path.join(places[entry.root].path, entry.path)) for entry in entries):
+        report = emit(reader, entries, places, replace(options, dry_run=True))
     if report.restored or report.repaired:
         report = emit(reader, entries, places, options)
     report.unchanged += len(index.entries) - len(entries)

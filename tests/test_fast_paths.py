@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -78,6 +79,36 @@ def test_the_quick_levels_are_one_and_the_next_takes_more_pains(tmp_path: Path) 
     assert len(set(frames[:4])) == 1 and len(frames[4]) < len(frames[3])
     for frame in frames:
         assert _frame.decompress(frame, len(data), what="it", offset=0, name="") == data
+
+
+@pytest.mark.parametrize("level", [5, 9, 19])
+def test_a_frame_does_not_tell_how_many_processors_a_host_has(
+    level: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [synthetic_kernel(tmp_path, f"triton_poi_fused_add_{number}") for number in range(40)]
+    data = b"".join(path.read_bytes() for place in places for path in sorted(place.iterdir()))
+    monkeypatch.setattr(_frame, "_SPLIT_SIZE", len(data) - 1)
+    frames = []
+    for processors in (1, 2, 64):
+        monkeypatch.setattr(_frame, "_processors", lambda processors=processors: processors)
+        frames.append(_frame.compress(data, level))
+    monkeypatch.setattr(_frame, "_SPLIT_SIZE", len(data))
+    whole = _frame.compress(data, level)
+    assert len(data) > 1 << 20 and len(set(frames)) == 1 and whole != frames[0]
+    assert len(frames[0]) < 1.02 * len(whole)
+    assert _frame.decompress(frames[0], len(data), what="it", offset=0, name="") == data
+
+
+def test_the_highest_levels_are_one() -> None:
+    data = b"".join(b"%d " % number for number in range(9000))
+    assert _frame.compress(data, 22) == _frame.compress(data, 19)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux tells which processors may be used")
+def test_processors_are_counted_as_far_as_this_process_may_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _frame._processors() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert _frame._processors() == os.cpu_count()
 
 
 def test_the_level_of_the_payload_decides_how_hard_the_index_is_compressed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ JSON and the message are made in one place.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import threading
@@ -64,6 +65,9 @@ def program() -> None:
 
 def entry_point() -> None:
     """Run the command line of this process, and end the process."""
+    # Tables of files live as long as the command, and collections of garbage free none of them: for 10,000 kernels they
+    # took a fifth of a pack. Only here, in a process of our own.
+    gc.set_threshold(200_000, 50, 100)
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -6,6 +6,8 @@ the declared size is compared with the index first, and the frame must be all th
 
 from __future__ import annotations
 
+import os
+
 import zstandard
 
 from bundler.errors import FormatError, LimitExceededError
@@ -16,7 +18,15 @@ __all__ = ["compress", "decompress"]
 # Caches hold many variants of few texts, where long matches are worth more than many short ones. Up to level 4 zstd
 # would look for matches of 5 bytes in two tables; one table and matches of 7 bytes give less, in less time.
 _QUICK_LEVELS = 4
-_QUICK = {"strategy": zstandard.STRATEGY_FAST, "min_match": 7, "hash_log": 17}
+_QUICK: dict[str, int] = {"strategy": zstandard.STRATEGY_FAST, "min_match": 7, "hash_log": 17}
+
+# Of a real cache 22 makes 0.6 % less than 19 in 1.6 times the time.
+_MAX_LEVEL = 19
+
+# Above, two threads take half of a block each. The second first reads the other half, as far as a match may reach back,
+# so that the frame is no larger for it.
+_SPLIT_SIZE = 4 << 20
+_WHOLE_OVERLAP = 9
 
 
 def compress(data: bytes | bytearray | memoryview, level: int) -> bytes:
@@ -26,16 +36,26 @@ def compress(data: bytes | bytearray | memoryview, level: int) -> bytes:
         data: Any C-contiguous buffer of bytes.
         level: zstd level, 1 to 22.
     """
-    quick = _QUICK if level <= _QUICK_LEVELS else {}
+    own: dict[str, int] = {}
+    if level <= _QUICK_LEVELS:
+        own, level = _QUICK, 1
+    elif len(data) > _SPLIT_SIZE:
+        # One thread gives the same bytes as two, so that a frame does not tell how many a host could use.
+        own = {"threads": min(2, _processors()), "job_size": (len(data) + 1) // 2, "overlap_log": _WHOLE_OVERLAP}
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        1 if quick else level,
+        min(level, _MAX_LEVEL),
         window_log=WINDOW_LOG,
         source_size=len(data),
         write_content_size=1,
         write_checksum=1,
-        **quick,
+        **own,
     )
     return zstandard.ZstdCompressor(compression_params=parameters).compress(data)
+
+
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def decompress(frame: bytes | memoryview, raw_size: int, *, what: str, offset: int, name: str) -> bytes:

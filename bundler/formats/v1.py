@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import IO, BinaryIO, TypeAlias
 
@@ -231,7 +232,6 @@ class Reader:
             offset=HEADER_SIZE,
             name=name,
         )
-        self.content_digest = Digest.of(_index.content_form(self.index))
         self.signature = self._take(self.header.signature_size, "the signature section")
         self._locate()
 
@@ -241,6 +241,11 @@ class Reader:
         self._starts = list(accumulate((frame.stored_size for frame in self.index.frames), initial=0))
         self._cache: tuple[int, bytes] | None = None
         self._broken: dict[int, FormatError | DigestMismatchError] = {}  # frames that were read and are damaged
+
+    @cached_property
+    def content_digest(self) -> Digest:
+        """Digest of what a restore of everything gives. FORMAT.md section 6."""
+        return Digest.of(_index.content_form(self.index))
 
     @property
     def bundle_size(self) -> int:
@@ -390,7 +395,7 @@ class Reader:
         if self.index.base and min(wanted | sources, default=self.index.base_contents) < self.index.base_contents:
             raise MissingBaseError(self.name, str(Digest(self.index.base.digest)))
         with ExitStack() as stack:
-            kept = _Kept(stack)
+            kept = _Kept(stack, lasting=len(self.index.frames) == 1)
             bounds = self._frame_bounds()
             first = 0
             for number in sorted(wanted | sources):
@@ -470,17 +475,25 @@ def _joined(pieces: Iterable[Buffer]) -> Iterator[bytearray]:
 
 
 class _Kept:
-    """Contents that later ones copy, kept while a bundle is read: in memory, and in a file what is too much for it."""
+    """Contents that later ones copy, kept while a bundle is read: in memory, and in a file what is too much for it.
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack  # closes the file
+    Args:
+        stack: Closes the file.
+        lasting: The only block stays in memory until the end, so that its bytes need not be copied.
+    """
+
+    def __init__(self, stack: ExitStack, *, lasting: bool) -> None:
+        self._stack = stack
+        self._lasting = lasting
         self._file: IO[bytes] | None = None
-        self._parts: dict[int, list[bytes | tuple[int, int]]] = {}  # bytes, or where they start in the file and end
+        self._parts: dict[int, list[Buffer | tuple[int, int]]] = {}  # bytes, or where they start in the file and end
         self._size = 0  # bytes in memory
 
     def add(self, number: int, data: Buffer) -> None:
-        part: bytes | tuple[int, int]
-        if self._size + len(data) <= _SPOOL_SIZE:
+        part: Buffer | tuple[int, int]
+        if self._lasting:
+            part = data
+        elif self._size + len(data) <= _SPOOL_SIZE:
             part = bytes(data)
             self._size += len(data)
         else:
@@ -493,14 +506,14 @@ class _Kept:
     def drop(self, number: int) -> None:
         self._parts.pop(number, None)
 
-    def read(self, number: int) -> Iterator[bytes]:
+    def read(self, number: int) -> Iterator[Buffer]:
         if number not in self._parts:
             raise FormatError(f"content {number}, which others copy, is damaged")
         for part in self._parts[number]:
-            if isinstance(part, bytes):
-                yield part
-            else:
+            if isinstance(part, tuple):
                 yield from self._read_file(*part)
+            else:
+                yield part
 
     def _read_file(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
