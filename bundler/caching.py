@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bundler.bundle import RootLike, Selection, UnpackReport, check_level, pack, select, unpack
+from bundler.digest import Digest
 from bundler.emit import EmitOptions
 from bundler.errors import (
     BundlerError,
@@ -233,6 +234,10 @@ class _Search:
                 f"{candidate}: it has roots of kind {', '.join(unknown)}, which a newer triton-bundler made: "
                 "update this one; it was not restored"
             )
+            return None
+        if reader.index.base is not None:
+            needed = Digest(reader.index.base.digest)
+            self._warnings.append(f"{candidate}: it is a delta, and needs the bundle {needed}; it was not restored")
             return None
         select(reader, self._selection)  # the index tells a bundle for another GPU, before all of it is read
         with _scratch_directory() as place:
@@ -488,11 +493,19 @@ class _Save:
         path = os.path.join(self._place, "stored.tbundle")
         try:
             pull(self._store, self._key, path)
+            self._refuse_delta(path)
         except UnsupportedVersionError:
             raise  # it is somebody's, and not damaged
         except _DAMAGED as error:
             return _Stored(None, info.version, str(error))
         return _Stored(path, info.version)
+
+    def _refuse_delta(self, path: str) -> None:
+        """Leave alone what only makes sense together with another bundle: no union can be made of it."""
+        with opened(path, alone=True) as reader:
+            if reader.index.base is not None:
+                reason = f"the object is a delta of the bundle {Digest(reader.index.base.digest)}; it was left alone"
+                raise ForeignObjectError(self._store.url, self._key, reason)
 
     def _report(self, stored: _Stored, before: Reader | None) -> SaveReport:
         """Return the report of a save that does nothing."""

@@ -111,7 +111,7 @@ def examine(name: str, data: bytes, unit: Unit, *, key: str = "") -> Facts:
         return _examine_json(name, data, unit)
     if unit is Unit.MODULE:
         return _examine_python(name, data)
-    if ending == BYTE_CODE_SUFFIX:
+    if ending == BYTE_CODE_SUFFIX and unit is Unit.FILE:
         return _examine_byte_code(name, data)
     return Facts()
 

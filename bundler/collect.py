@@ -351,19 +351,19 @@ class _Collector:
             os.close(directory)
 
     def _stamp(self, path: str, name: str, directory: int | None) -> _Stamp:
-        """Return what changes when a file of a kernel is written or replaced."""
+        """Return what changes when a file of a kernel, or a single one (without ``name``), is written or replaced."""
         try:
-            place = name if directory is not None else self._full(f"{path}/{name}")
+            place = name if directory is not None else self._full(f"{path}/{name}" if name else path)
             return _stamp_of(os.stat(place, dir_fd=directory, follow_symlinks=False))
         except FileNotFoundError as error:
-            raise ChangedError(self._root.name, f"{path}/{name}") from error
+            raise ChangedError(self._root.name, f"{path}/{name}" if name else path) from error
 
     def _single(self, path: str) -> None:
         unit, name = unit_of(path), path.rpartition("/")[2]
         for attempt in (1, 2):
             try:
                 file, facts, stamp = self._read(path, name, unit, "")
-                if _stamp_of(os.lstat(self._full(path))) != stamp:
+                if self._stamp(path, "", None) != stamp:
                     raise ChangedError(self._root.name, path)
                 if facts.problems:
                     self._damaged(path, facts.problems)

@@ -87,7 +87,14 @@ def _lost(entries: Sequence[Entry], collected: Collected, roots: Sequence[Root],
     named = {root.name: root for root in roots}
     for entry in entries:
         root = named.get(entry.root)
-        if root is None or entry.identity in there or str(entry) in skipped:
+        if root is None or entry.identity in there or not skipped.isdisjoint(_above(str(entry))):
             continue
         if takes(root, entry.path, options):
             yield str(entry)
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield a path and each directory that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

@@ -27,7 +27,7 @@ from bundler.outcome import (
 from bundler.pinning import pin
 from bundler.places import asked, fresh_places
 from bundler.roots import Root
-from bundler.triton_bundler import ENTRIES, RAW, SWITCH
+from bundler.triton_bundler import SWITCH
 from bundler.watching import look
 
 __all__ = ["export", "required", "seal"]
@@ -87,10 +87,10 @@ def export(
         report = RunReport(child.exit_code, child.signal, seconds=child.seconds, processes=child.processes)
         return replace(report, bundle=path, error=error, failed=True, warnings=tuple(notes.said))
     notes.add(*bypasses(variables))
-    variables.setdefault(ENTRIES, RAW)
     with tempfile.TemporaryDirectory(prefix="triton-bundler-", ignore_cleanup_errors=True) as directory:
         ready = Ready(fresh_places((), directory, variables, follow=False, also=kinds))
         notes.add(*ready.places.notes)
+        ready.places.keep_copies(variables)
         roots = list(ready.places.roots.values())
         strays = Strays(roots, variables)
         child = run_child(command, ready.places.environment(variables), stdout=stdout)

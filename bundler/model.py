@@ -261,6 +261,11 @@ class Index:
         """How many contents, the first ones, lie in the base: 0 for a whole bundle."""
         return self.base.contents if self.base else 0
 
+    def needs_base(self, content: int) -> bool:
+        """Whether a content lies in the base, or copies from there: a delta alone does not give it."""
+        first = self.base_contents
+        return content < first or any(source < first for _, source in self.contents[content].copies)
+
     @property
     def targets(self) -> tuple[Target, ...]:
         """Every target in it, once, sorted."""

@@ -78,7 +78,7 @@ def _pin(place: str, path: str) -> str:
 def _source_of(path: str, stamp: tuple[int, int]) -> bytes | None:
     """Return the source of a file below a root of byte code, if it is the one with this stamp."""
     directory, _, name = path.rpartition("/")
-    place = f"/{directory}/{name.partition('.')[0]}.py"
+    place = f"/{directory}/{name.rpartition('.' + bytecode.tag_of(name))[0]}.py"
     try:
         status = os.stat(place)
         with open(place, "rb") as file:

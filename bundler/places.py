@@ -11,10 +11,17 @@ from bundler.kinds import KINDS, RootKind, known_kind, locate
 from bundler.model import RootRecord
 from bundler.roots import Root
 
-__all__ = ["ASKED", "Places", "asked", "fresh_places", "host_places"]
+__all__ = ["ASKED", "ENTRIES", "RAW", "Places", "asked", "fresh_places", "host_places"]
 
 ASKED = tuple(kind.name for kind in KINDS.values() if kind.asked)
 """Kinds that take part in a run only when they are asked for, or in the bundle."""
+
+
+ENTRIES = "TRITON_BUNDLER_ENTRIES"
+"""Environment variable: ``blob``, or ``raw`` for FX graph entries with torch's own copies of kernel files."""
+
+RAW = "raw"
+"""Where entries are bundled with their kernels, a copy costs nothing, and a blob holds each kernel a second time."""
 
 
 def asked(words: Iterable[str]) -> tuple[str, ...]:
@@ -45,6 +52,11 @@ class Places:
     variables: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
+
+    def keep_copies(self, environ: Mapping[str, str]) -> None:
+        """Have entries of the run hold raw copies, since they will be bundled, unless ``environ`` has it otherwise."""
+        if ENTRIES not in environ:
+            self.variables[ENTRIES] = RAW
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return ``environ`` as the run is to have it."""
@@ -156,5 +168,6 @@ def _is_first(record: RootRecord, kind: RootKind, places: Places) -> bool:
 
 def _empty(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return variables that are set to nothing: torch takes that for a path, and Triton and this package do not."""
-    names = {name for kind in KINDS.values() for name in (kind.variable, *(kind.pointer or ())[:1]) if name}
+    kinds = [kind for kind in KINDS.values() if not kind.asked]
+    names = {name for kind in kinds for name in (kind.variable, *(kind.pointer or ())[:1]) if name}
     return tuple(sorted(name for name in names if environ.get(name) == ""))

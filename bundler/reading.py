@@ -78,24 +78,37 @@ def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
     for number, blob in enumerate(blobs if len(blobs) > 1 else ()):
         if _is_pipe(blob):
             continue
-        with _opened(blob) as reader:
+        with _kept_in_place(blob), _opened(blob) as reader:
             if reader.index.base is not None:
                 deltas[number] = (reader.name, Digest(reader.index.base.digest))
             else:
                 wholes.setdefault(reader.content_digest, blob)
-        if not isinstance(blob, (str, os.PathLike, bytes, bytearray, memoryview)):
-            blob.seek(0)
     bases: dict[int, Blob] = {}
     for number, (name, digest) in deltas.items():
         if digest not in wholes:
-            others = ", ".join(map(str, wholes))
-            raise WrongBaseError(name, str(digest), others) if wholes else MissingBaseError(name, str(digest))
+            (other, *more) = wholes or (None,)  # of several, none is the one that was meant
+            raise (
+                WrongBaseError(name, str(digest), str(other))
+                if other and not more
+                else MissingBaseError(name, str(digest))
+            )
         if any(wholes[digest] is base for base in bases.values()):
             raise UsageError(f"{name} and another one are deltas of one base: take them one after the other")
         bases[number] = wholes[digest]
     taken = list(bases.values())
     left = [(n, blob) for n, blob in enumerate(blobs) if not any(blob is base for base in taken)]
     return [(blob, bases.get(number)) for number, blob in left]
+
+
+@contextmanager
+def _kept_in_place(blob: Blob) -> Iterator[None]:
+    """Have an open file stand where it stood."""
+    if isinstance(blob, (str, os.PathLike, bytes, bytearray, memoryview)):
+        yield
+        return
+    at = blob.tell()
+    yield
+    blob.seek(at)
 
 
 def _is_pipe(blob: Blob) -> bool:

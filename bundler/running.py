@@ -24,7 +24,7 @@ from bundler.outcome import Notes, Ready, RunReport, Strays, bypasses, report_on
 from bundler.pinning import pin, python_of
 from bundler.places import Places, asked, fresh_places, host_places
 from bundler.reading import opened
-from bundler.triton_bundler import ENTRIES, RAW, SWITCH
+from bundler.triton_bundler import SWITCH
 from bundler.watching import Identity, Seen, age, changed, look
 
 __all__ = ["run"]
@@ -76,7 +76,7 @@ def run(
         ready = _restore(path, partial(_place, root_dir, variables, kinds), Selection(python=python), notes)
         notes.add(*bypasses(variables))
         if save:
-            variables.setdefault(ENTRIES, RAW)
+            ready.places.keep_copies(variables)
     notes.add(*ready.places.notes)
     roots = list(ready.places.roots.values())
     before = look(roots)

@@ -46,15 +46,9 @@ from bundler.ready import is_ready
 from bundler.roots import Root
 from bundler.winners import drop_losers
 
-__all__ = ["ENTRIES", "RAW", "SWITCH", "TritonBundler", "compile_seconds", "is_switched_on", "saved_seconds"]
+__all__ = ["SWITCH", "TritonBundler", "compile_seconds", "is_switched_on", "saved_seconds"]
 
 log = logging.getLogger("bundler")
-
-ENTRIES = "TRITON_BUNDLER_ENTRIES"
-"""Environment variable: ``blob``, or ``raw`` for FX graph entries with torch's own copies of kernel files."""
-
-RAW = "raw"
-"""Where entries are bundled with their kernels, a copy costs nothing, and a blob holds each kernel a second time."""
 
 SWITCH = "TRITON_BUNDLER"
 """Environment variable that switches everything off when it is ``0``."""

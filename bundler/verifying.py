@@ -35,14 +35,14 @@ class EntryProblem:
 class VerifyReport:
     """``entries`` counts those that were looked at; ``content_digest`` is "" for a root.
 
-    ``in_base`` counts files of a delta that lie in its base, and were not looked at since that was not given.
+    ``files_in_base`` counts files of a delta alone that lie in its base, or copy from there, and were not looked at.
     """
 
     ok: bool
     entries: int
     problems: tuple[EntryProblem, ...]
     content_digest: str = ""
-    in_base: int = 0
+    files_in_base: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -89,7 +89,7 @@ def verify(
             entries=len(reader.index.entries),
             problems=tuple(problems),
             content_digest=str(reader.content_digest),
-            in_base=sum(a.content < reader.index.base_contents for e in reader.index.entries for a in e.artifacts),
+            files_in_base=sum(reader.index.needs_base(a.content) for e in reader.index.entries for a in e.artifacts),
         )
 
 
@@ -104,7 +104,7 @@ def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterato
     users: dict[int, list[tuple[Entry, Artifact]]] = {}
     for entry in reader.index.entries:
         for artifact in entry.artifacts:
-            if artifact.content < reader.index.base_contents:
+            if reader.index.needs_base(artifact.content):
                 continue
             users.setdefault(artifact.content, []).append((entry, artifact))
     said: dict[str, dict[str, check.Facts]] = {}  # what the files of each kernel say, by entry

@@ -11,7 +11,9 @@ import itertools
 import logging
 import os
 import shutil
+import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,6 +134,19 @@ def s3_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+def wait_for(port: int, *, seconds: float = 30) -> None:
+    """Wait until somebody listens on a port of this host."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing listens on port {port} after {seconds:.0f} s")
+            time.sleep(0.1)
 
 
 @pytest.fixture

@@ -512,3 +512,19 @@ def test_a_save_that_is_killed_leaves_the_old_bundle_or_the_new_one(tmp_path: Pa
     assert job.returncode in (0, 143, -signal.SIGTERM)
     assert len(stored(url)) in (1, 7)
     assert bundler.verify(open_store(url).get(KEY) or b"").ok
+
+
+def test_a_delta_in_a_store_is_passed_over_and_left_alone(tmp_path: Path) -> None:
+    """The loss: a job that ends, or a union that was made of half a bundle."""
+    root, url = tmp_path / "root", f"file://{tmp_path}/store"
+    kernel(root, "old")
+    bundler.pack([f"triton={root}"], tmp_path / "old.tbundle")
+    kernel(root, "new", seed=1)
+    bundler.pack([f"triton={root}"], tmp_path / "delta.tbundle", base=tmp_path / "old.tbundle")
+    bundler.push(tmp_path / "delta.tbundle", url, KEY)
+    report = restore(url, KEY, [f"triton={tmp_path / 'there'}"])
+    assert not report.hit and "it is a delta, and needs the bundle" in report.warnings[0]
+    before = open_store(url).get(KEY)
+    with pytest.raises(StoreError, match=r"is a delta of the bundle .* left alone"):
+        save(url, KEY, [f"triton={root}"])
+    assert open_store(url).get(KEY) == before

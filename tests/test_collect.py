@@ -745,16 +745,36 @@ def test_what_may_not_be_read_is_skipped_with_the_reason(tmp_path: Path) -> None
 
 def test_what_cannot_be_looked_at_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"1")
-    original = os.lstat
+    original = os.stat
 
-    def looked(path: Any) -> os.stat_result:
+    def looked(path: Any, **named: Any) -> os.stat_result:
         if str(path).endswith("/x"):
             raise OSError(5, "Input/output error")
-        return original(path)
+        return original(path, **named)
 
-    monkeypatch.setattr(collect.os, "lstat", looked)
+    monkeypatch.setattr(collect.os, "stat", looked)
     found = collected(tmp_path, "generic")
     assert reasons(found) == {"generic/x": "cannot be read: Input/output error"}
+
+
+@pytest.mark.parametrize(("times", "reason"), [(1, None), (2, "changed or vanished while it was read, twice")])
+def test_a_single_file_that_vanishes_once_it_was_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, reason: str | None
+) -> None:
+    """A cache that is being written replaces files by rename: between two looks a name may lead nowhere."""
+    (tmp_path / "x").write_bytes(b"1")
+    original, left = os.stat, [None] * times
+
+    def looked(path: Any, **named: Any) -> os.stat_result:
+        if str(path).endswith("/x") and left:
+            left.pop()
+            raise FileNotFoundError(2, "No such file or directory")
+        return original(path, **named)
+
+    monkeypatch.setattr(collect.os, "stat", looked)
+    found = collected(tmp_path, "generic")
+    assert reasons(found) == ({"generic/x": reason} if reason else {})
+    assert len(found.drafts) == (0 if reason else 1)
 
 
 @posix

@@ -150,6 +150,9 @@ def test_graphs_copy_kernels_that_only_the_base_has(tmp_path: Path) -> None:
     report = bundler.pack([f"inductor={root}"], tmp_path / "d.tbundle", base=tmp_path / "old.tbundle")
     whole = bundler.pack([f"inductor={root}"], tmp_path / "whole.tbundle")
     assert report.entries == 2 and sum(map(len, members)) > 10_000
+    alone = bundler.verify(tmp_path / "d.tbundle")  # the graphs copy from the base: they cannot be looked at
+    assert alone.ok and alone.files_in_base == 2
+    assert bundler.verify(tmp_path / "d.tbundle", base=tmp_path / "old.tbundle").files_in_base == 0
     assert report.bytes_out * 4 < whole.bytes_out
     bundler.unpack(tmp_path / "d.tbundle", base=tmp_path / "old.tbundle", into=tmp_path / "new")
     assert files(tmp_path / "new") == files(root)
@@ -176,6 +179,17 @@ def test_what_was_left_out_for_a_reason_is_not_lost(case: Case) -> None:
     (case.tree / A / "k.cubin").write_bytes(b"")
     report = case.pack(exclude=[f"{C}*"])
     assert report.lost == () and [skipped.path for skipped in report.skipped] == [f"triton/{A}"]
+
+
+def test_what_lies_below_something_that_was_left_out_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "r" / "x").mkdir(parents=True)
+    for name in ("x/a", "b"):
+        (tmp_path / "r" / name).write_text(name)
+    bundler.pack([f"generic={tmp_path / 'r'}"], tmp_path / "old.tbundle")
+    shutil.move(tmp_path / "r" / "x", tmp_path / "x")
+    (tmp_path / "r" / "x").symlink_to(tmp_path / "x")
+    report = bundler.pack([f"generic={tmp_path / 'r'}"], tmp_path / "d.tbundle", base=tmp_path / "old.tbundle")
+    assert report.lost == () and [skipped.path for skipped in report.skipped] == ["generic/x"]
 
 
 def test_roots_that_were_not_given_are_not_lost(tmp_path: Path) -> None:
@@ -329,6 +343,11 @@ def test_open_files_and_bytes_serve_as_well_as_paths(case: Case) -> None:
         pairs = paired([old, delta])
         assert pairs == [(delta, old)]
         assert bundler.unpack(delta, base=old, into=case.place / "one").restored == 4
+    behind = case.place / "behind"
+    behind.write_bytes(b"other bytes" + case.delta.read_bytes())
+    with open(behind, "rb") as delta, open(case.old, "rb") as old:
+        delta.seek(11)
+        assert merge([delta, old], io.BytesIO()).entries == 4
     blobs = [case.old.read_bytes(), case.delta.read_bytes()]
     assert paired(blobs) == [(blobs[1], blobs[0])]
     assert merge(blobs, io.BytesIO()).entries == 4
@@ -360,10 +379,12 @@ def test_base_and_delta_are_the_old_tree_with_the_new_one_over_it(old: dict[str,
 
 def test_every_error_of_a_pair_is_one_of_ours(case: Case) -> None:
     case.pack()
-    data = case.delta.read_bytes()
-    for at in range(0, len(data), max(1, len(data) // 150)):
-        flipped = bytearray(data)
-        flipped[at] ^= 1 << at % 8
-        with pytest.raises(BundlerError):
-            bundler.unpack(bytes(flipped), base=case.old, into=case.place / "new")
-        assert not list((case.place / "new").glob("*")) if (case.place / "new").exists() else True
+    pair = [case.old.read_bytes(), case.delta.read_bytes()]
+    for which, data in enumerate(pair):
+        for at in range(0, len(data), max(1, len(data) // 80)):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << at % 8
+            old, delta = (bytes(flipped) if number == which else each for number, each in enumerate(pair))
+            with pytest.raises(BundlerError):
+                bundler.unpack(delta, base=old, into=case.place / "new")
+            assert not any((case.place / "new").rglob("*")), (which, at)

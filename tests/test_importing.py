@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -79,7 +80,23 @@ def test_what_is_forgotten_does_not_act(place: Path, waiting: WhenImported, seen
     assert seen == []
 
 
-def test_a_module_that_is_not_there_stays_so(place: Path, waiting: WhenImported) -> None:
+def test_a_look_where_the_module_is_is_no_import(place: Path, waiting: WhenImported, seen: list[ModuleType]) -> None:
+    """The loss: a hook that never joins, because some library asked whether Inductor is there."""
+    place.write_text("")
+    waiting.watch()
+    assert importlib.util.find_spec(NAME) is not None
+    assert seen == [] and waiting in sys.meta_path
+    module = importlib.import_module(NAME)
+    assert seen == [module] and waiting not in sys.meta_path
+
+
+def test_a_module_that_is_not_there_yet_is_waited_for(
+    place: Path, waiting: WhenImported, seen: list[ModuleType]
+) -> None:
     waiting.watch()
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(NAME)
+    place.write_text("")
+    importlib.invalidate_caches()
+    module = importlib.import_module(NAME)
+    assert seen == [module] and waiting not in sys.meta_path

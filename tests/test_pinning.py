@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler.errors import UsageError
+from bundler.errors import NothingToPackError, UsageError
 from bundler.formats import bytecode
 from bundler.kinds import KINDS
 from bundler.outcome import RunReport
@@ -357,6 +357,14 @@ def test_only_the_header_changes_and_the_hash_is_that_of_the_source(
     assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
+def test_a_source_is_found_by_all_of_its_name(made: Callable[[], tuple[Root, Path]], sources: Path) -> None:
+    root, place = made()
+    source = sources / "package" / "m3.py"
+    source.rename(source.with_name("m.3.py"))
+    place = place.rename(place.with_name(f"m.3.{TAG}.opt-1.pyc"))
+    assert pin(look([root]).values()) == [] and bytecode.parse(place.read_bytes()).checked
+
+
 UNTIED: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
     "its source is gone": (lambda place, source: source.unlink(), "not there, or not what it was"),
     "its source is newer": (lambda place, source: os.utime(source, (1, 1)), "not there, or not what it was"),
@@ -456,3 +464,9 @@ def test_a_kind_that_has_to_be_asked_for_is_in_a_run_only_then(tmp_path: Path) -
         assert places.variables["PYTHONPYCACHEPREFIX"] == places.roots["pycache"].path
         assert places.unset == ("PYTHONDONTWRITEBYTECODE",)
         assert "PYTHONDONTWRITEBYTECODE" not in places.environment(mute)
+
+
+def test_a_capture_leaves_the_place_of_byte_code_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "/mine")
+    with pytest.raises(NothingToPackError), bundler.capture(tmp_path / "x", quiet_seconds=0):
+        assert os.environ["PYTHONPYCACHEPREFIX"] == "/mine"

@@ -577,8 +577,8 @@ def test_entries_that_are_bundled_hold_raw_copies_unless_something_else_is_asked
     asked = [f"env=TRITON_BUNDLER_ENTRIES:{tmp_path / name}" for name in names]
     command = program("kernel=add", asked[0])
     bundler.export(command, tmp_path / "warm.tbundle", environ=variables, quiet_seconds=0)
-    run(asked[1], save=True)
-    run(asked[2])
+    assert run(asked[1], save=True).env["TRITON_BUNDLER_ENTRIES"] == "raw"
+    assert "TRITON_BUNDLER_ENTRIES" not in run(asked[2]).env
     run(asked[3], save=True, environ={**variables, "TRITON_BUNDLER_ENTRIES": "blob"})
     assert [(tmp_path / name).read_text() for name in names] == ["raw", "raw", "None", "blob"]
 

@@ -11,7 +11,7 @@ import click
 from bundler.cli._fields import Fields
 from bundler.cli._output import Console
 
-__all__ = ["Command", "command", "parsed"]
+__all__ = ["Command", "command", "level_option", "parsed"]
 
 T = TypeVar("T")
 
@@ -63,3 +63,12 @@ def parsed(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter
             raise click.BadParameter(str(error), context, parameter) from error
 
     return callback
+
+
+level_option = click.option(
+    "--level",
+    metavar="N",
+    type=int,
+    help="zstd level, 1 to 22; 3 by default. 1 to 4 are one and the same, which is quick.",
+)
+"""``--level`` of the commands that write a bundle."""

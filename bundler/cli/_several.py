@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from io import IOBase
 from typing import TYPE_CHECKING
 
 from bundler.cli._restored import total
@@ -101,5 +101,5 @@ def _place(checked: Sequence[_Checked], roots: Sequence[str], into: str | None) 
 
 def _rewind(*sources: Blob | None) -> None:
     for source in sources:
-        if isinstance(source, IOBase):
+        if source is not None and not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
             source.seek(0)

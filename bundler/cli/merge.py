@@ -10,6 +10,7 @@ import click
 
 from bundler.cli import pack as pack_command
 from bundler.cli._command import command as _command
+from bundler.cli._command import level_option
 from bundler.cli._fields import Field
 from bundler.cli._files import STDIN, content_bytes, source
 from bundler.cli._output import Console, counted, size_text
@@ -40,7 +41,7 @@ FIELDS = {
     type=click.Choice(["first", "last", "lowest"]),
     help="Which of different entries is kept: that of the first bundle, of the last, or the one of lowest digest.",
 )
-@click.option("--level", metavar="N", type=int, help="zstd level, 1 to 22; 3 by default.")
+@level_option
 def command(console: Console, files: tuple[str, ...], output: str, on_conflict: str | None, level: int | None) -> int:
     """Unite several bundles, entry by entry.
 
@@ -48,6 +49,7 @@ def command(console: Console, files: tuple[str, ...], output: str, on_conflict: 
     --on-conflict nothing is written, and the exit code is 9. Files of two builds are never mixed.
 
     A delta and its base, both given, count as one bundle: `merge OLD DELTA -o NEW` makes a whole bundle of the two.
+    Of several deltas of one base, merge each with it first, and then the results.
 
     Without first and last, the result is the same bytes whatever the order of the bundles. One FILE may be - for stdin.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bundler.cli._command import command as _command
+from bundler.cli._command import level_option
 from bundler.cli._fields import Field
 from bundler.cli._output import Console, counted, size_text
 
@@ -42,7 +43,7 @@ FIELDS = {
     default="full",
     help="full (the default): all files of a kernel. runtime: what a launch reads, so no IR and no assembly.",
 )
-@click.option("--level", metavar="N", type=int, help="zstd level, 1 to 22; 3 by default.")
+@level_option
 @click.option("--strict", is_flag=True, help="Write nothing, and exit with 6, when anything would be skipped.")
 @click.option("--winners-only", is_flag=True, help="Leave out kernels that autotuning tried and did not choose.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bundler.cli._command import command as _command
-from bundler.cli._command import parsed
+from bundler.cli._command import level_option, parsed
 from bundler.cli._fields import Field
 from bundler.cli._output import Console, counted, size_text
 from bundler.cli._stores import store_option
@@ -62,7 +62,7 @@ FIELDS = {
     default="full",
     help="full (the default): all files of a kernel. runtime: what a launch reads, so no IR and no assembly.",
 )
-@click.option("--level", metavar="N", type=int, help="zstd level, 1 to 22; 3 by default.")
+@level_option
 @click.option("--winners-only", is_flag=True, help="Leave out kernels that autotuning tried and did not choose.")
 @click.option(
     "--exclude",

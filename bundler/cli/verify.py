@@ -45,7 +45,9 @@ FIELDS = {
         f"What is wrong. The code is one of {', '.join(f'`{code}`' for code in CODES)}; "
         "the file is empty where the whole entry is meant, and the entry where the whole bundle is.",
     ),
-    "in_base": Field(int, "Files of a delta that lie in its base, and were not looked at without `--base`."),
+    "files_in_base": Field(
+        int, "Files of a delta that lie in its base, or copy from there, and were not looked at without `--base`."
+    ),
     "content_digest": Field((str, None), "Of a bundle whose index can be read; null otherwise, and for a root."),
 }
 
@@ -78,7 +80,7 @@ def command(
         raise UsageError("--expect-digest is for a bundle: a root has no digest")
     if root is not None and base is not None:
         raise UsageError("--base is for a bundle: a root has none")
-    console.report = {"ok": False, "entries": 0, "problems": [], "content_digest": None, "in_base": 0}
+    console.report = {"ok": False, "entries": 0, "problems": [], "content_digest": None, "files_in_base": 0}
     try:
         report = _check(console, file, root, expect_digest, base)
     except (FormatError, DigestMismatchError, UnsafePathError) as error:
@@ -90,8 +92,10 @@ def command(
     else:
         wrong = len({problem.entry for problem in report.problems})
         console.say(f"not ok: {wrong} of {counted(report.entries, 'entry')} with {_count(report)}")
-    if report.in_base:
-        console.say(f"not looked at: {counted(report.in_base, 'file')} in the base of this delta; name it with --base")
+    if report.files_in_base:
+        console.say(
+            f"not looked at: {counted(report.files_in_base, 'file')} in the base of this delta; name it with --base"
+        )
     if report.content_digest:
         console.say(f"content digest: {report.content_digest}")
     console.listing("problem", _rows(report))
@@ -107,7 +111,7 @@ def _check(
         return verify_root(root or "")
     with (
         source(file, again=base is not None) as bundle,
-        console.progress("verifying", lambda: content_bytes(bundle)) as progress,
+        console.progress("verifying", lambda: content_bytes(bundle) + (content_bytes(base) if base else 0)) as progress,
     ):
         return verify(bundle, base=base, expect_digest=digest, progress=progress)
 

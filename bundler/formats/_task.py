@@ -29,7 +29,10 @@ class Task(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="bundler", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads are allowed, or the interpreter is ending
+            self._run()
 
     def _run(self) -> None:
         try:
@@ -41,7 +44,8 @@ class Task(Generic[T]):
 
     def result(self) -> T:
         """Wait for the call to end; return what it returned, or raise what it raised."""
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]

@@ -138,8 +138,12 @@ def _facts(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the delta, and those that it does not state from the base."""
     united = {**base, **delta}
     spent = [facts["compile_milliseconds"] for facts in (base, delta) if type(facts.get("compile_milliseconds")) is int]
-    if spent:  # for different entries
-        united["compile_milliseconds"] = sum(spent)
+    if spent:
+        # At least as much: which entries of the base the delta replaces is known, and not what each stands for.
+        united["compile_milliseconds"] = max(spent)
+    places = [facts["recorded_roots"] for facts in (base, delta) if isinstance(facts.get("recorded_roots"), dict)]
+    if places:
+        united["recorded_roots"] = {name: path for each in places for name, path in each.items()}
     recorded = [facts["cpu_isa"] for facts in (base, delta) if isinstance(facts.get("cpu_isa"), list)]
     if recorded:  # host binaries may come from either
         united["cpu_isa"] = sorted({str(flag) for isa in recorded for flag in isa})

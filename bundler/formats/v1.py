@@ -456,6 +456,8 @@ class Reader:
                 rest = rest if len(rest) else next(own)
                 yield rest[:gap]
                 gap, rest = gap - min(gap, len(rest)), rest[gap:]
+                if not len(rest):
+                    rest = b""  # an empty slice would keep its block while the next one is read
             yield from kept.read(source)
         if len(rest):
             yield rest
@@ -466,10 +468,14 @@ def _joined(pieces: Iterable[Buffer]) -> Iterator[bytearray]:
     """Yield the bytes of many small pieces in few: an FX graph entry is made of a thousand, and each costs a write."""
     joined = bytearray()  # a copy, so that no block is held when the next one is read
     for piece in pieces:
-        if joined and len(joined) + len(piece) > _COPY_SIZE:
-            yield joined
-            joined = bytearray()
-        joined += piece
+        for start in range(0, len(piece), _COPY_SIZE):
+            part = piece[start : start + _COPY_SIZE]
+            if joined and len(joined) + len(part) > _COPY_SIZE:
+                yield joined
+                joined = bytearray()
+            joined += part
+            del part
+        del piece
     if joined:
         yield joined
 

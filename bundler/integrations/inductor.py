@@ -36,7 +36,7 @@ log = logging.getLogger("bundler")
 PROFILE = "TRITON_BUNDLER_PROFILE"
 """Environment variable: ``runtime`` (what a launch reads) or ``full``."""
 
-_ENTRIES, _RAW = "TRITON_BUNDLER_ENTRIES", "raw"  # as bundler.triton_bundler has them, which is slow to load
+_ENTRIES, _RAW = "TRITON_BUNDLER_ENTRIES", "raw"  # as bundler.places has them, which is slow to load
 _LOG = "TRITON_BUNDLER_LOG"
 _SWITCH = "TRITON_BUNDLER"
 _PROFILES = ("runtime", "full")
@@ -183,7 +183,7 @@ class _Hook:
         with self._own_state():
             entries = self._torch._entries
             made: _Made | None = None
-            ours = self._is_on() and os.environ.get(_ENTRIES) != _RAW
+            ours = self._is_on() and os.environ.get(_ENTRIES, "").lower() != _RAW
             if entries and ours and self._bundler is not None and self._bundler.compiling:
                 made = self._safely("collect", self._collect)
             if made is not None:

@@ -76,7 +76,7 @@ def test_a_delta_alone_or_with_another_bundle_is_refused(cli: Any, pair: tuple[P
 def test_verify_looks_at_what_is_in_the_base_when_it_is_named(cli: Any, pair: tuple[Path, Path]) -> None:
     old, delta = pair
     run = cli("verify", delta, "--base", old, "--json")
-    assert (run.code, run.json["entries"], run.json["in_base"]) == (0, 3, 0)
+    assert (run.code, run.json["entries"], run.json["files_in_base"]) == (0, 3, 0)
     assert cli("verify", delta, "--expect-digest", run.json["content_digest"]).code == 0
     data = bytearray(old.read_bytes())
     data[-1] ^= 1
@@ -93,7 +93,7 @@ def test_verify_says_what_it_did_not_look_at(cli: Any, tmp_path: Path) -> None:
     cli("pack", f"triton={tmp_path / 'tree'}", "-o", tmp_path / "d.tbundle", "--base", tmp_path / "old.tbundle")
     run = cli("verify", tmp_path / "d.tbundle")
     assert run.code == 0 and "not looked at:" in run.text and "name it with --base" in run.text
-    assert cli("verify", tmp_path / "d.tbundle", "--json").json["in_base"] > 0
+    assert cli("verify", tmp_path / "d.tbundle", "--json").json["files_in_base"] > 0
 
 
 def test_merge_makes_a_whole_bundle_of_the_two(cli: Any, pair: tuple[Path, Path], tmp_path: Path) -> None:

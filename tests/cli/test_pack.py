@@ -162,7 +162,7 @@ def test_a_root_of_an_odd_name_travels(cli: Any, name: str, tmp_path: Path) -> N
         "entries": 1,
         "problems": [],
         "content_digest": None,
-        "in_base": 0,
+        "files_in_base": 0,
     }
 
 

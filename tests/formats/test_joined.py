@@ -121,15 +121,23 @@ def test_a_delta_alone_gives_what_it_holds_and_no_more() -> None:
 def test_facts_of_both_are_there() -> None:
     older = make.bundle(
         [single("a", b"alpha"), single("b", b"beta"), single("d/c", b"gamma")],
-        change=lambda index: index.update(facts={"cpu_isa": ["avx", "fma"], "os": "x", "compile_milliseconds": 5}),
+        change=lambda index: index.update(
+            facts={
+                "cpu_isa": ["avx", "fma"],
+                "os": "x",
+                "compile_milliseconds": 5,
+                "recorded_roots": {"a": "/a", "b": "/b"},
+            }
+        ),
     )
-    facts = {"cpu_isa": ["avx512f", "avx"], "python": "3", "compile_milliseconds": 7}
+    facts = {"cpu_isa": ["avx512f", "avx"], "python": "3", "compile_milliseconds": 7, "recorded_roots": {"b": "/c"}}
     newer = delta(base=older, change=lambda index: index.update(facts=facts))
     assert join(opened(older), opened(newer)).index.facts == {
         "cpu_isa": ["avx", "avx512f", "fma"],  # a host binary of either may use any of them
-        "compile_milliseconds": 12,
+        "compile_milliseconds": 7,
         "os": "x",
         "python": "3",
+        "recorded_roots": {"a": "/a", "b": "/c"},
     }
     strange = delta(base=older, change=lambda index: index.update(facts={"cpu_isa": [1, None], "x": 0}))
     assert join(opened(older), opened(strange)).index.facts["cpu_isa"] == ["1", "None", "avx", "fma"]

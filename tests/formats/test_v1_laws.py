@@ -475,6 +475,22 @@ def _peak(work: Any) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_content_over_several_blocks_is_read_in_the_memory_of_one(copies: bool) -> None:
+    """FORMAT.md promises one block, one frame and what is copied; with copies it once took two blocks more."""
+    block = 4 << 20
+    source, rest = bytes(1000), bytes(3 * block)
+    large = source + rest
+    tree = tree_of([source, large], {1: ((0, 0),)} if copies else None)
+    data, _ = written(tree, block_size=block)
+
+    def work() -> None:
+        for _ in filed(data).deliver([1]):
+            pass
+
+    assert _peak(work) < 2.6 * block
+
+
 BOMBS = {name: data for name, data in make.bombs().items() if "64 MiB" in name or "window" in name or "EiB" in name}
 
 

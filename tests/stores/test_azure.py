@@ -12,7 +12,6 @@ import hmac
 import os
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from itertools import count
@@ -24,6 +23,7 @@ import pytest
 from bundler.stores import Store, Version, open_store
 from bundler.stores import obstore as module
 from bundler.testing.stores import StoreTests, quick
+from tests.conftest import wait_for
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
@@ -46,14 +46,11 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = tmp_path_factory.mktemp("azure")
     command = [program, "--blobPort", str(port), "--location", str(place), "--silent", "--skipApiVersionCheck"]
     with subprocess.Popen(command) as server:
-        for _ in range(300):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/{ACCOUNT}"
-        server.terminate()
+        try:
+            wait_for(port)
+            yield f"http://127.0.0.1:{port}/{ACCOUNT}"
+        finally:
+            server.terminate()
 
 
 def make_container(address: str, name: str) -> None:
@@ -105,6 +102,7 @@ def test_a_tag_is_the_same_in_a_listing_and_in_an_answer() -> None:
 
 
 def test_a_range_behind_the_end_is_empty_whoever_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words that obstore had when the emulator was asked; whether it has them still, TestAzureStore tells."""
     from datetime import datetime, timezone
 
     import obstore

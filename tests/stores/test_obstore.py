@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,8 @@ from bundler.testing.stores import BAD_KEYS, StoreTests, pattern, quick
 from bundler.testing.trees import synthetic_kernel
 
 pytest.importorskip("obstore", reason="obstore is not installed")
+
+from tests.conftest import wait_for
 
 from .conftest import WebServer
 
@@ -333,16 +334,13 @@ def strict_s3() -> Iterator[str]:
         [sys.executable, "-c", program, "-p", str(port)], env=environment, stderr=subprocess.DEVNULL
     ) as job:
         url = f"http://127.0.0.1:{port}"
-        for _ in range(300):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/strict", method="PUT")):
-            pass
-        yield url
-        job.terminate()
+        try:
+            wait_for(port)
+            with urllib.request.urlopen(urllib.request.Request(f"{url}/strict", method="PUT")):
+                pass
+            yield url
+        finally:
+            job.terminate()
 
 
 def test_wrong_credentials_are_an_error_that_says_so(strict_s3: str, bucket: str, tmp_path: Path) -> None:
