@@ -453,8 +453,7 @@ def _joined(pieces: Iterable[Buffer]) -> Iterator[bytearray]:
             yield joined
             joined = bytearray()
         joined += piece
-    if joined:
-        yield joined
+    yield joined  # never empty: a copy has at least one byte
 
 
 class _Kept:
