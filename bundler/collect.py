@@ -362,9 +362,7 @@ class _Collector:
         unit, name = unit_of(path), path.rpartition("/")[2]
         for attempt in (1, 2):
             try:
-                file, facts, stamp = self._read(path, name, unit, "")
-                if self._stamp(path, "", None) != stamp:
-                    raise ChangedError(self._root.name, path)
+                file, facts, _ = self._read(path, name, unit, "")
                 if facts.problems:
                     self._damaged(path, facts.problems)
                 else:
@@ -516,23 +514,23 @@ def read_file(path: str, *, size: int | None = None) -> bytes | None:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
     data, stamp = _read_stamped(path, limit=size)
-    if size is not None and stamp[1] != size:
-        return None
-    return data if data is not None and _stamp_of(os.lstat(path)) == stamp else None
+    return data if size is None or stamp[1] == size else None
 
 
 def _read_stamped(path: str, directory: int | None = None, *, limit: int | None) -> tuple[bytes | None, _Stamp]:
-    """Return the bytes of a regular file and its stamp; None when there are more than ``limit``, or than it said."""
+    """Return the bytes of a regular file and its stamp; None for the bytes when they change, or are above ``limit``."""
     fd = open_unseen(path, _READ_FLAGS, directory)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        size = status.st_size
-        data = _read_all(fd, size) if limit is None or size <= limit else None
+        size, stamp = status.st_size, _stamp_of(status)
+        if limit is not None and size > limit:
+            return None, stamp
+        data = _read_all(fd, size)
+        return data if len(data) == size and _stamp_of(os.fstat(fd)) == stamp else None, stamp
     finally:
         os.close(fd)
-    return data if data is not None and len(data) == size else None, _stamp_of(status)
 
 
 def _read_all(fd: int, size: int) -> bytes:

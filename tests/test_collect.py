@@ -620,6 +620,33 @@ def test_a_kernel_that_vanishes_while_it_is_read_is_skipped_and_not_called_damag
     assert reasons(found) == {f"triton/{KEY}": f"{KEY} changed or vanished while it was read, twice"}
 
 
+def test_a_kernel_that_vanishes_before_it_is_opened_is_skipped_and_not_called_damaged(
+    kernel: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = collect._scan
+
+    def listed(path: str) -> list[tuple[str, int]]:
+        found = original(path)
+        if path.endswith(KEY):
+            shutil.rmtree(kernel)
+        return found
+
+    monkeypatch.setattr(collect, "_scan", listed)
+    found = collected(root)
+    assert paths(found) == [] and found.damaged == []
+    assert reasons(found) == {f"triton/{KEY}": f"{KEY} changed or vanished while it was read, twice"}
+
+
+def test_a_single_file_that_is_removed_or_replaced_while_it_is_read_is_taken_as_it_was(
+    tmp_path: Path, meddle: Meddle
+) -> None:
+    for act in (_replace(tmp_path / "x", b"2"), (tmp_path / "x").unlink):
+        (tmp_path / "x").write_bytes(b"1")
+        meddle("/x", act)
+        found = collected(tmp_path, "generic")
+        assert [files(draft) for draft in found.drafts] == [{"x": b"1"}] and found.skipped == []
+
+
 def test_directories_and_files_that_vanish_before_they_are_read_are_no_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -745,36 +772,14 @@ def test_what_may_not_be_read_is_skipped_with_the_reason(tmp_path: Path) -> None
 
 def test_what_cannot_be_looked_at_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"1")
-    original = os.stat
 
-    def looked(path: Any, **named: Any) -> os.stat_result:
-        if str(path).endswith("/x"):
-            raise OSError(5, "Input/output error")
-        return original(path, **named)
+    def looked(descriptor: int) -> os.stat_result:
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(collect.os, "stat", looked)
-    found = collected(tmp_path, "generic")
+    with monkeypatch.context() as patch:
+        patch.setattr(collect.os, "fstat", looked)
+        found = collected(tmp_path, "generic")
     assert reasons(found) == {"generic/x": "cannot be read: Input/output error"}
-
-
-@pytest.mark.parametrize(("times", "reason"), [(1, None), (2, "changed or vanished while it was read, twice")])
-def test_a_single_file_that_vanishes_once_it_was_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, reason: str | None
-) -> None:
-    """A cache that is being written replaces files by rename: between two looks a name may lead nowhere."""
-    (tmp_path / "x").write_bytes(b"1")
-    original, left = os.stat, [None] * times
-
-    def looked(path: Any, **named: Any) -> os.stat_result:
-        if str(path).endswith("/x") and left:
-            left.pop()
-            raise FileNotFoundError(2, "No such file or directory")
-        return original(path, **named)
-
-    monkeypatch.setattr(collect.os, "stat", looked)
-    found = collected(tmp_path, "generic")
-    assert reasons(found) == ({"generic/x": reason} if reason else {})
-    assert len(found.drafts) == (0 if reason else 1)
 
 
 @posix

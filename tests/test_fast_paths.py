@@ -87,12 +87,12 @@ def test_a_frame_does_not_tell_how_many_processors_a_host_has(
 ) -> None:
     places = [synthetic_kernel(tmp_path, f"triton_poi_fused_add_{number}") for number in range(40)]
     data = b"".join(path.read_bytes() for place in places for path in sorted(place.iterdir()))
-    monkeypatch.setattr(_frame, "_SPLIT_SIZE", len(data) - 1)
+    monkeypatch.setattr(_frame, "_SPLIT_FROM", len(data))
     frames = []
     for processors in (1, 2, 64):
         monkeypatch.setattr(_frame, "_processors", lambda processors=processors: processors)
         frames.append(_frame.compress(data, level))
-    monkeypatch.setattr(_frame, "_SPLIT_SIZE", len(data))
+    monkeypatch.setattr(_frame, "_SPLIT_TO", len(data) - 1)
     whole = _frame.compress(data, level)
     assert len(data) > 1 << 20 and len(set(frames)) == 1 and whole != frames[0]
     assert len(frames[0]) < 1.02 * len(whole)

@@ -476,8 +476,7 @@ def _joined(pieces: Iterable[Buffer]) -> Iterator[bytearray]:
             joined += part
             del part
         del piece
-    if joined:
-        yield joined
+    yield joined  # never empty: a copy has at least one byte
 
 
 class _Kept:

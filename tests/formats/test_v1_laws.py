@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
-from bundler.formats import Reader, Source, Written, _index, open_bundle, v1, write
+from bundler.formats import Reader, Source, Written, _frame, _index, open_bundle, v1, write
 from bundler.model import (
     Artifact,
     Base,
@@ -591,6 +591,17 @@ def test_a_source_that_fails_leaves_nothing_written() -> None:
     content = Content(hashlib.sha256(b"abcd").digest(), 4)
     with pytest.raises(OSError, match="the disk is gone"):
         write(out, SMALL.index, [Source(content, broken)])
+    assert out.getvalue() == b""
+
+
+def test_a_block_that_cannot_be_compressed_leaves_nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(data: bytes, level: int) -> bytes:
+        raise MemoryError("no room for tables")
+
+    monkeypatch.setattr(_frame, "compress", broken)
+    out = io.BytesIO()
+    with pytest.raises(MemoryError, match="no room for tables"):
+        write(out, SMALL.index, SMALL.sources())
     assert out.getvalue() == b""
 
 
