@@ -49,21 +49,25 @@ def main() -> int:
         return 2
     work = Path(options.work or tempfile.mkdtemp(prefix="bench-")).resolve()
     work.mkdir(parents=True, exist_ok=True)
-    runs = []
+    runs: list[report.Run] = []
     try:
         for _ in range(options.runs):
             runs.append(_run(options, work))
             print(report.target_table(runs[-1].verdicts))
+            _write(options, runs)
     finally:
         if not options.work:
             shutil.rmtree(work, ignore_errors=True)
+    return int(options.quick and any(verdict.word == "NOT met" for run in runs for verdict in run.verdicts))
+
+
+def _write(options: argparse.Namespace, runs: list[report.Run]) -> None:
     if options.json:
         options.json.write_text(json.dumps([run.as_json() for run in runs], indent=1) + "\n")
     if options.out:
         options.out.write_text(report.page(runs, options.chart))
     if options.chart:
         options.chart.write_text(chart.draw(runs))
-    return int(options.quick and any(verdict.word == "NOT met" for run in runs for verdict in run.verdicts))
 
 
 def _options() -> argparse.Namespace:
@@ -87,6 +91,9 @@ def _options() -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, work: Path) -> report.Run:
     started = time.monotonic()
+    told = machine.facts(work)
+    if not options.quick and told["load_before"] > 0.5:
+        _tell(f"the machine is busy (load {told['load_before']:.1f}): figures will be noisy")
     caches = dict(text.split("=", 1) for text in options.cache)
     main_input = next(iter(caches), "own")
     sizes = QUICK if options.quick else Sizes()
@@ -128,7 +135,7 @@ def _run(options: argparse.Namespace, work: Path) -> report.Run:
         bench.close()
         shutil.rmtree(work / "made", ignore_errors=True)
     return report.Run(
-        machine=machine.facts(work),
+        machine=told,
         inputs=list(known.values()),
         main=main_input,
         verdicts=verdicts,

@@ -86,7 +86,8 @@ def test_a_command_that_fails_says_what_it_said(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="it went wrong"):
         launcher.run([sys.executable, "-c", "import sys; sys.exit('it went wrong')"])
     with pytest.raises(BenchError, match="FileNotFoundError"):
-        launcher.run(["/nonexistent"])
+        launcher.run(["yes"], ["/nonexistent"])  # and what writes to it is ended
+    assert launcher.run(["true"]).seconds < 60
     launcher.close()
 
 
@@ -203,10 +204,14 @@ def test_page_chart_and_json_have_every_target(tmp_path: Path) -> None:
     tables = _table(ours=[3.0, 3.0], theirs=[1.0, 1.0], floor=[0.5, 0.5])
     verdicts = [judge(TARGET, tables, "own"), judge(TARGETS[0], tables, "own")]
     machine = dict.fromkeys(("cpu", "system", "file_system", "python", "zstd", "tar", "gzip", "triton"), "some")
-    machine |= dict.fromkeys(("zstandard", "msgpack", "click", "torch"), "some") | {"cores": 2, "memory_bytes": 1}
+    machine |= dict.fromkeys(("zstandard", "msgpack", "click", "torch"), "some") | {
+        "cores": 2,
+        "memory_bytes": 1,
+        "load_before": 0.0,
+    }
     run = report.Run(machine, [], "own", verdicts, tables, {}, 1.0, quick=False)
     page = report.page([run], Path("it.svg"))
-    assert "| it | it | ours: 3 s | theirs: 1 s | 3 | 2 | 0.5 | NOT met |" in page
+    assert "| it | it | ours: 3 s | theirs: 1 s | 3 | 2 |  | 0.5 | NOT met |" in page
     assert "| not measured |" in page and "](it.svg)" in page
     assert [row["verdict"] for row in run.as_json()["targets"]] == ["NOT met", "not measured"]
     drawn = xml.dom.minidom.parseString(chart.draw([run]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -18,22 +19,20 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run one pipeline; times count from before the first start until the last process has ended."""
-    stages = request["stages"]
-    source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     sink = os.open(request.get("stdout") or os.devnull, _WRITE, 0o644)
     errors = os.open(request["stderr"], _WRITE, 0o644)
-    pids, incoming = [], source
+    pids: list[int] = []
     started = time.perf_counter()
-    for number, stage in enumerate(stages):
-        last = number == len(stages) - 1
-        reading, writing = (-1, sink) if last else os.pipe()
-        actions = [(os.POSIX_SPAWN_DUP2, incoming, 0), (os.POSIX_SPAWN_DUP2, writing, 1)]
-        actions.append((os.POSIX_SPAWN_DUP2, errors, 2))
-        pids.append(os.posix_spawnp(stage[0], stage, request["env"], file_actions=actions))
-        os.close(incoming)
-        os.close(writing)
-        incoming = reading
-    os.close(errors)
+    try:
+        _start(request["stages"], request["env"], sink, errors, pids)
+    except OSError:
+        for pid in pids:  # a writer would wait for ever for a reader that is not there
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(sink)
+        os.close(errors)
     codes, peaks, cpu = [], [], 0.0
     for pid in pids:
         _, status, usage = os.wait4(pid, 0)
@@ -41,6 +40,24 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         peaks.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
         cpu += usage.ru_utime + usage.ru_stime
     return {"seconds": time.perf_counter() - started, "codes": codes, "peaks": peaks, "cpu": cpu}
+
+
+def _start(stages: list[list[str]], environment: dict[str, str], sink: int, errors: int, pids: list[int]) -> None:
+    """Start each command with the output of the one before as its input; their ids go to ``pids`` as they start."""
+    incoming = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for number, stage in enumerate(stages):
+        reading, writing = os.pipe() if number < len(stages) - 1 else (-1, os.dup(sink))
+        actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate((incoming, writing, errors))]
+        try:
+            pids.append(os.posix_spawnp(stage[0], stage, environment, file_actions=actions))
+        except OSError:
+            if reading >= 0:
+                os.close(reading)
+            raise
+        finally:
+            os.close(incoming)
+            os.close(writing)
+        incoming = reading
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ def facts(work: Path) -> dict[str, Any]:
         "zstd": _first_line(["zstd", "--version"]),
         "tar": _first_line(["tar", "--version"]),
         "gzip": _first_line(["gzip", "--version"]),
-        "load_before": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],
+        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     }
 
 

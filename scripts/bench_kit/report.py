@@ -95,7 +95,8 @@ _METHOD = (
     "is judged. Commands are measured by a small process that starts them: seconds until the last process of a "
     "pipeline has ended, and the sum of their peaks (which cannot be seen below that of the starter, 10 MB). Nothing "
     "is synced but where a group says so. A floor does only what cannot be left out, in Python, with as few imports as "
-    "that takes: where it is above the bound, the verdict is `floor`."
+    "that takes: where it is above the bound, the verdict is `floor`. `in cpu` is the value in seconds of all "
+    "processors, which other work on the machine changes less, and which does not see what runs side by side."
 )
 _FIGURES = (
     "Medians, with the least and the greatest in brackets. cpu: seconds of all processors. `zstd` without `-T` is what "
@@ -111,11 +112,12 @@ def _machine(run: Run) -> Iterator[str]:
     names = ("python", "zstandard", "msgpack", "click", "torch", "triton")
     yield ", ".join(f"{name} {told[name]}" for name in names) + ";"
     yield "; ".join(told[name] for name in ("zstd", "tar", "gzip")) + "."
+    yield f"Load before the run: {told['load_before']:.1f}."
 
 
 def target_table(verdicts: Sequence[Verdict]) -> str:
     """Return one row for each target, as Markdown."""
-    head = ("target", "what", "ours", "peer", "value (least-greatest)", "bound", "floor", "verdict")
+    head = ("target", "what", "ours", "peer", "value (least-greatest)", "bound", "in cpu", "floor", "verdict")
     return "\n".join(_table(head, map(_target_row, verdicts)))
 
 
@@ -126,8 +128,8 @@ def _target_row(verdict: Verdict) -> tuple[str, ...]:
     ours = f"{target.ours}: {_amount(verdict.ours, kind)}"
     peer = f"{target.peer}: {_amount(verdict.theirs, kind)}" if target.peer else ""
     value = f"{verdict.value.text()} {target.unit}".strip() if verdict.value else verdict.reason
-    floor = verdict.floor.text() if verdict.floor else ""
-    return target.name, what, ours, peer, value, f"{target.bound:.4g} {target.unit}", floor, verdict.word
+    floor, cpu = (spread.text() if spread else "" for spread in (verdict.floor, verdict.cpu))
+    return target.name, what, ours, peer, value, f"{target.bound:.4g} {target.unit}".strip(), cpu, floor, verdict.word
 
 
 def _side_table(table: Table) -> list[str]:

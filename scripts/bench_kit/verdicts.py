@@ -22,13 +22,14 @@ class Verdict:
     floor: Spread | None = None
     ours: Spread | None = None
     theirs: Spread | None = None
+    cpu: Spread | None = None  # the value in seconds of the processors, where time is measured
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
         target = self.target
         told = {"target": target.name, "what": target.what, "input": target.input, "bound": target.bound}
-        spreads = {name: _spread_json(getattr(self, name)) for name in ("value", "floor", "ours", "theirs")}
+        spreads = {name: _spread_json(getattr(self, name)) for name in ("value", "floor", "ours", "theirs", "cpu")}
         return {**told, "unit": target.unit, "verdict": self.word, **spreads, "reason": self.reason}
 
 
@@ -50,7 +51,17 @@ def judge(target: Target, tables: Tables, main: str) -> Verdict:
     floor = Spread.of(_compared(target, floors, theirs)) if floors else None
     missed = "floor" if floor and floor.median > target.bound else "NOT met"
     word = "met" if value.median <= target.bound else missed
-    return Verdict(target, word, value, floor, Spread.of(ours), Spread.of(theirs) if theirs else None)
+    return Verdict(
+        target, word, value, floor, Spread.of(ours), Spread.of(theirs) if theirs else None, _in_cpu(target, table)
+    )
+
+
+def _in_cpu(target: Target, table: Table) -> Spread | None:
+    if target.measured != "seconds":
+        return None
+    ours, theirs = table.values(target.ours, "cpu"), table.values(target.peer, "cpu")
+    values = _compared(target, ours, theirs)
+    return Spread.of(values) if values else None
 
 
 def judge_least(target: Target, tables: Tables, main: str) -> Verdict:
