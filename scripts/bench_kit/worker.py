@@ -112,7 +112,7 @@ def unpack_again(bundle: str, tree: str) -> dict[str, Any]:
 @function
 def read_kernel(bundle: str, number: int) -> dict[str, Any]:
     """Open a bundle and read one kernel out of it, verified; ``number`` runs over its kernels."""
-    from bundler.bundle import opened
+    from bundler.reading import opened
     from bundler.model import Unit
 
     with Clock() as clock, opened(bundle) as reader:
@@ -180,7 +180,7 @@ def floor_again(tree: str) -> dict[str, Any]:
 @function
 def floor_kernel(bundle: str, number: int) -> dict[str, Any]:
     """Decode the frames that hold one kernel."""
-    from bundler.bundle import opened
+    from bundler.reading import opened
     from bundler.model import Unit
 
     with opened(bundle) as reader:
@@ -261,7 +261,7 @@ def _files(tree: str) -> list[tuple[str, bytes]]:
 
 def _frames(bundle: str) -> list[tuple[bytes, int]]:
     def read() -> list[tuple[bytes, int]]:
-        from bundler.bundle import opened
+        from bundler.reading import opened
 
         with opened(bundle) as reader:
             data, at = Path(bundle).read_bytes(), reader.header.payload_offset
