@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from bench_kit import chart, machine, report  # noqa: E402
-from bench_kit.comparisons import GROUPS, NEED_TORCH  # noqa: E402
+from bench_kit.comparisons import GROUPS, NEED_KERNELS, NEED_TORCH  # noqa: E402
 from bench_kit.context import Bench  # noqa: E402
 from bench_kit.guards import GUARDS  # noqa: E402
 from bench_kit.inputs import OWN, QUICK, Input, Sizes, make, recorded  # noqa: E402
@@ -159,12 +159,19 @@ def _plan(chosen: list[Target], main_input: str, options: argparse.Namespace) ->
     caches = _cache_names(options)
     wanted = {(target.input_name(main_input), target.group) for target in chosen}
     for name in options.input:
-        wanted |= {(name, group) for group in GROUPS if group != "scale" or name == "kernels"}
+        wanted |= {(name, group) for group in GROUPS if _applies(group, name)}
     if not (options.only or options.quick or options.input):
-        wanted |= {(main_input, group) for group in GROUPS if group != "scale"}
+        wanted |= {(main_input, group) for group in GROUPS if _applies(group, main_input)}
         wanted |= {(name, group) for name in (*caches, "entry", "layers", "kernels") for group in ("pack", "restore")}
     names = [main_input, *(name for name in (*caches, *OWN) if name != main_input)]
     return sorted(wanted, key=lambda pair: (names.index(pair[0]), list(GROUPS).index(pair[1])))
+
+
+def _applies(group: str, name: str) -> bool:
+    """Whether an input has what a group measures."""
+    if group == "scale":
+        return name == "kernels"
+    return not (name == "entry" and group in NEED_KERNELS) and not (name == "kernels" and group in NEED_TORCH)
 
 
 def _cache_names(options: argparse.Namespace) -> list[str]:

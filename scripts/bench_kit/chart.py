@@ -63,7 +63,7 @@ def _targets(verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield _line(_x(value.least), _x(value.greatest), y + 11, _INK)
         if verdict.floor:
             floor = _x(verdict.floor.median / bound)
-            yield f"<path d='M {floor:.1f} {y + 1} v 20' stroke='{_COLOURS['floor']}' stroke-width='2'/>"
+            yield f"<path d='M {floor:.1f} {y + 1} v 20' stroke='{_INK}' stroke-width='2'/>"
         text = f"{verdict.value.median:.4g} of {bound:.4g} {verdict.target.unit}".strip()
         yield f"<text x='{_WIDTH - 14}' y='{y + 15}' text-anchor='end' fill='{colour}'>{text}</text>"
     height = len(verdicts) * _ROW
