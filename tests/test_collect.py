@@ -620,6 +620,11 @@ def test_a_kernel_that_vanishes_while_it_is_read_is_skipped_and_not_called_damag
     assert reasons(found) == {f"triton/{KEY}": f"{KEY} changed or vanished while it was read, twice"}
 
 
+def test_a_member_that_vanishes_when_it_was_read_is_missed(kernel: Path, root: Path, meddle: Meddle) -> None:
+    meddle("add.ttir", (kernel / "add.json").unlink)
+    assert reasons(collected(root)) == {f"triton/{KEY}": "add.json: listed in __grp__add.json, but not there"}
+
+
 def test_a_kernel_that_vanishes_before_it_is_opened_is_skipped_and_not_called_damaged(
     kernel: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
