@@ -28,27 +28,27 @@ class Build:
         unit: What the entry is.
         target: The GPU that it is for.
         directory: Inside the root; where the placeholders lead.
-        forms: Of each file by name, the raw digest of its placeholder form and its placeholders.
+        forms: Of each file by name, raw digest and bytes of its placeholder form, and its placeholders.
         read: Returns the files by name, placeholders written over.
     """
 
     unit: Unit
     target: Target | None
     directory: str
-    forms: Mapping[str, tuple[bytes, Relocation | None]]
+    forms: Mapping[str, tuple[bytes, int, Relocation | None]]
     read: Callable[[], dict[str, bytes]]
 
     @classmethod
     def of_entry(cls, reader: Reader, entry: Entry) -> Build:
         """Return an entry of an open bundle."""
         contents = reader.index.contents
-        forms = {a.name: (contents[a.content].digest, a.relocation) for a in entry.artifacts}
+        forms = {a.name: (contents[a.content].digest, contents[a.content].size, a.relocation) for a in entry.artifacts}
         return cls(entry.unit, entry.target, entry.directory, forms, partial(_read_entry, reader, entry))
 
     @classmethod
     def of_draft(cls, draft: Draft) -> Build:
         """Return an entry of a tree. Reading it raises ``ChangedError`` when a file is not what it was."""
-        forms = {file.name: (file.digest, _relocation(file)) for file in draft.files}
+        forms = {file.name: (file.digest, file.size, _relocation(file)) for file in draft.files}
         return cls(draft.unit, draft.target, draft.directory, forms, partial(_read_draft, draft))
 
 
@@ -58,6 +58,8 @@ def compare(ours: Build, theirs: Build) -> Verdict:
         return Verdict.DIFFERENT
     if ours.forms == theirs.forms:
         return Verdict.IDENTICAL
+    if any(size > check.WHOLE_LIMIT for build in (ours, theirs) for _, size, _ in build.forms.values()):
+        return Verdict.DIFFERENT  # too large to parse: such ones are told apart by their digests alone
     mine, others = ours.read(), theirs.read()
     if ours.unit is Unit.KERNEL:
         return compare_kernel(mine, others, ours.directory.rpartition("/")[2])
@@ -80,8 +82,7 @@ def _relocation(file: File) -> Relocation | None:
 def _read_entry(reader: Reader, entry: Entry) -> dict[str, bytes]:
     files = {}
     for artifact in entry.artifacts:
-        content = reader.index.contents[artifact.content]
-        data = content.digest if _is_large(content.size) else reader.read(artifact.content)
+        data = reader.read(artifact.content)
         files[artifact.name] = _placed(data, artifact.relocation, entry.directory, f"{entry}/{artifact.name}")
     return files
 
@@ -89,7 +90,7 @@ def _read_entry(reader: Reader, entry: Entry) -> dict[str, bytes]:
 def _read_draft(draft: Draft) -> dict[str, bytes]:
     files = {}
     for file in draft.files:
-        data = file.digest if _is_large(file.size) else _read_file(draft, file)
+        data = _read_file(draft, file)
         files[file.name] = _placed(data, _relocation(file), draft.directory, f"{draft.root}/{draft.path}/{file.name}")
     return files
 
@@ -104,11 +105,6 @@ def _read_file(draft: Draft, file: File) -> bytes:
     if hashlib.sha256(data).digest() != file.digest:
         raise ChangedError(draft.root, draft.path)
     return data
-
-
-def _is_large(size: int) -> bool:
-    """Whether a content is too large to parse: such ones are told apart by their digests alone."""
-    return size > check.WHOLE_LIMIT
 
 
 def _placed(data: bytes, relocation: Relocation | None, directory: str, name: str) -> bytes:

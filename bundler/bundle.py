@@ -17,16 +17,18 @@ from bundler.delta import Delta, reduced
 from bundler.emit import Conflict, EmitOptions, EmitReport, emit
 from bundler.errors import (
     BundlerError,
+    FormatError,
     IncompatibleTargetError,
     LocalIOError,
     NothingToPackError,
     RequirementError,
     SkippedError,
+    UnsafePathError,
     UsageError,
 )
-from bundler.formats import Reader, Written, write
+from bundler.formats import Reader, Written, check_delta, write
 from bundler.formats.limits import DEFAULT_LEVEL, MAX_LEVEL
-from bundler.kinds import KINDS
+from bundler.kinds import KINDS, takes_file
 from bundler.model import BaseRecord, Entry, Index, Profile, RootRecord, Skipped, Target, Unit
 from bundler.payload import lay_out
 from bundler.reading import Blob, opened
@@ -293,6 +295,13 @@ def write_collected(
     """
     recorded = _recorded_roots(roots, collected)
     payload = lay_out(collected, recorded, base.index.contents if base else ())
+
+    def annotate(index: Index) -> Index:
+        index = payload.annotate(index)
+        if base is not None:
+            _require_restorable(base, index)
+        return index
+
     index = Index(
         profile=profile,
         roots=tuple(RootRecord(root.name, root.kind.name, shown(root.path)) for root in roots),
@@ -309,9 +318,19 @@ def write_collected(
         payload.sources,
         level=level,
         spool_directory=spool_directory,
-        annotate=payload.annotate,
+        annotate=annotate,
         progress=progress,
     )
+
+
+def _require_restorable(base: Reader, index: Index) -> None:
+    """Refuse a delta that could be written, and never be restored."""
+    try:
+        check_delta(base, index, sum(frame.stored_size for frame in index.frames))
+    except FormatError as error:
+        raise UsageError(
+            f"the delta and {base.name} could not be restored together ({error.what}): pack whole"
+        ) from error
 
 
 def _recorded_roots(roots: Sequence[Root], collected: Collected) -> dict[str, str]:
@@ -476,10 +495,12 @@ def select(reader: Reader, selection: Selection) -> tuple[list[Entry], list[Skip
 
     Raises:
         UsageError: ``only`` matches nothing.
+        UnsafePathError: Something else than byte code in a root of it.
         IncompatibleTargetError: There are targets, and none fits.
     """
     wanted = {root.name for root in reader.index.roots} if selection.roots is None else set(selection.roots)
     entries = [e for e in reader.index.entries if e.root in wanted and matches(e, selection.only)]
+    _refuse_strangers(reader.index, entries)
     if selection.only and not entries:
         asked, count = " ".join(selection.only), len(reader.index.entries)
         raise UsageError(f"--only {asked} matches none of {count} entries; `inspect --entries` lists them")
@@ -519,6 +540,15 @@ def _fitting(index: Index, entries: Sequence[Entry], selection: Selection) -> tu
         else:
             fitting.append(entry)
     return fitting, skipped
+
+
+def _refuse_strangers(index: Index, entries: Sequence[Entry]) -> None:
+    """No packer puts anything but byte code into a root of it, which may lie in a directory of the user's own."""
+    kinds = {root.name: KINDS[root.kind] for root in index.roots if root.kind in KINDS}
+    for entry in entries:
+        kind = kinds.get(entry.root)
+        if kind and kind.filled and (entry.unit is not Unit.FILE or not takes_file(kind, entry.path)):
+            raise UnsafePathError(str(entry), f"nothing of this name belongs into a root of kind {kind.name}")
 
 
 def _on_devices(entry: Entry, directory: str, devices: Sequence[tuple[int, int]]) -> list[Entry]:

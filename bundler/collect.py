@@ -23,7 +23,7 @@ from bundler import check
 from bundler._opening import open_unseen
 from bundler.errors import LimitExceededError, LocalIOError, RelocationError, UnsafePathError, UsageError
 from bundler.formats import check_path
-from bundler.kinds import excluded, is_literal, unit_of
+from bundler.kinds import excluded, is_literal, takes_file, unit_of
 from bundler.model import Profile, Relocation, Skipped, Target, Unit
 from bundler.relocate import make_group, parse_literal
 from bundler.roots import Root
@@ -213,7 +213,8 @@ class _Collector:
             if kind == stat.S_IFDIR:
                 directories.append(below)
             elif kind == stat.S_IFREG:
-                files.append(name)
+                if takes_file(self._root.kind, below):
+                    files.append(name)
             elif kind >= 0:
                 what = "a symbolic link" if kind == stat.S_IFLNK else "not a regular file"
                 self._skip(below, f"{what}: a bundle holds regular files only")

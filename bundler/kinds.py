@@ -19,7 +19,18 @@ from dataclasses import dataclass
 from bundler.errors import UsageError
 from bundler.model import Unit
 
-__all__ = ["KINDS", "STAGING_PREFIX", "RootKind", "detect", "excluded", "is_literal", "known_kind", "locate", "unit_of"]
+__all__ = [
+    "KINDS",
+    "STAGING_PREFIX",
+    "RootKind",
+    "detect",
+    "excluded",
+    "is_literal",
+    "known_kind",
+    "locate",
+    "takes_file",
+    "unit_of",
+]
 
 STAGING_PREFIX = ".tb-"
 """First characters of every staging name of ours; reserved, so no bundle may hold such a name."""
@@ -167,6 +178,11 @@ def excluded(kind: RootKind, path: str) -> bool:
 
 def _matches(patterns: Iterable[str], text: str) -> bool:
     return any(re.fullmatch(pattern, text, re.DOTALL) for pattern in patterns)
+
+
+def takes_file(kind: RootKind, path: str) -> bool:
+    """Whether a file at ``path`` (inside the root) can belong to a root that is of this kind by what fills it."""
+    return not kind.filled or bool(re.fullmatch(kind.filled, path, re.DOTALL))
 
 
 def is_literal(kind: RootKind, path: str) -> bool:

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 
 from bundler import _atomic, check
@@ -50,15 +51,23 @@ def pin(entries: Iterable[Seen]) -> list[str]:
         kept, example = kept + bool(reason), example or (f"{seen.path}: {reason}" if reason else "")
     if not kept:
         return []
-    return [f"{kept} files of byte code are of use only where their sources have the same times; {example}"]
+    files = "1 file" if kept == 1 else f"{kept} files"
+    return [f"{files} of byte code: of use only where the sources have the same times; {example}"]
 
 
 def _pin(place: str, path: str) -> str:
     """Rewrite one file; returns why it stays as it is, and "" when it is tied to a hash now, or was before."""
     try:
+        status = os.lstat(place)
+        if status.st_size > check.WHOLE_LIMIT:
+            return f"it has {status.st_size} bytes, and what Python writes has {check.WHOLE_LIMIT} at most"
+        if status.st_uid != os.geteuid():
+            return "it belongs to somebody else"
         data = read_file(place)
-        found = bytecode.parse(data or b"")
-        if data is None or found.by_hash:
+        if data is None:
+            return "it changed while it was read"
+        found = bytecode.parse(data)
+        if found.by_hash:
             return ""
         if found.magic != _MAGIC:
             return "it was made by another Python than the one that runs this"
@@ -67,6 +76,7 @@ def _pin(place: str, path: str) -> str:
             return "its source is not there, or not what it was"
         header = data[:4] + _BY_CHECKED_HASH + importlib.util.source_hash(source)
         with _atomic.replacing(place, durable=False) as file:
+            os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))  # Python gave it that of its source
             file.write(header + data[bytecode.HEADER_SIZE :])
     except FormatError:  # collect says so
         return ""
@@ -81,14 +91,17 @@ def _source_of(path: str, stamp: tuple[int, int]) -> bytes | None:
     place = f"/{directory}/{name.rpartition('.' + bytecode.tag_of(name))[0]}.py"
     try:
         status = os.stat(place)
-        with open(place, "rb") as file:
-            source = file.read()
+        # As Python takes them, whole seconds and modulo 2 to the 32; and the same again after it was read.
+        seen = (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+        if seen != stamp or not stat.S_ISREG(status.st_mode) or status.st_size > check.WHOLE_LIMIT:
+            return None
+        with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            source = file.read(status.st_size + 1)
         after = os.stat(place)
     except OSError:
         return None
-    # As Python takes them, whole seconds and modulo 2 to the 32; and the same again after it was read.
-    seen = (int(status.st_mtime) & 0xFFFFFFFF, len(source) & 0xFFFFFFFF)
-    return source if seen == stamp and status.st_mtime_ns == after.st_mtime_ns else None
+    same = (status.st_mtime_ns, status.st_ino, len(source)) == (after.st_mtime_ns, after.st_ino, status.st_size)
+    return source if same else None
 
 
 def python_of(command: Sequence[str], environ: Mapping[str, str]) -> str:

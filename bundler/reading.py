@@ -73,7 +73,7 @@ def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
         UsageError: Two deltas of one base.
         FormatError, DigestMismatchError, UnsafePathError, LocalIOError: One of several bundles cannot be read.
     """
-    wholes: dict[Digest, Blob] = {}
+    wholes: dict[int, Digest] = {}
     deltas: dict[int, tuple[str, Digest]] = {}
     for number, blob in enumerate(blobs if len(blobs) > 1 else ()):
         if _is_pipe(blob):
@@ -82,22 +82,23 @@ def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
             if reader.index.base is not None:
                 deltas[number] = (reader.name, Digest(reader.index.base.digest))
             else:
-                wholes.setdefault(reader.content_digest, blob)
-    bases: dict[int, Blob] = {}
+                wholes[number] = reader.content_digest
+    bases: dict[Digest, int] = {}
     for number, (name, digest) in deltas.items():
-        if digest not in wholes:
-            (other, *more) = wholes or (None,)  # of several, none is the one that was meant
-            raise (
-                WrongBaseError(name, str(digest), str(other))
-                if other and not more
-                else MissingBaseError(name, str(digest))
-            )
-        if any(wholes[digest] is base for base in bases.values()):
+        if digest in bases:
             raise UsageError(f"{name} and another one are deltas of one base: take them one after the other")
-        bases[number] = wholes[digest]
-    taken = list(bases.values())
-    left = [(n, blob) for n, blob in enumerate(blobs) if not any(blob is base for base in taken)]
-    return [(blob, bases.get(number)) for number, blob in left]
+        if digest not in wholes.values():
+            (other, *more) = set(wholes.values()) or (None,)
+            if other is None or more:  # of several, none is the one that was meant
+                raise MissingBaseError(name, str(digest))
+            raise WrongBaseError(name, str(digest), str(other))
+        bases[digest] = number
+    # A base that is there twice, or a copy of it, stands for itself no more than the first: it has the older builds.
+    found: dict[int, Blob | None] = {n: None for n in range(len(blobs)) if wholes.get(n) not in bases}
+    for number, digest in wholes.items():
+        if digest in bases and found[bases[digest]] is None:
+            found[bases[digest]] = blobs[number]
+    return [(blobs[number], base) for number, base in found.items()]
 
 
 @contextmanager

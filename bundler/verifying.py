@@ -115,12 +115,16 @@ def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterato
             parts.append(bytes(chunk.data))
         if not chunk.last:
             continue
+        known: dict[tuple[str, Unit], check.Facts] = {}  # what stands for many files is examined once
         for entry, artifact in users[chunk.content]:
             if chunk.error is not None:
                 code = "digest" if isinstance(chunk.error, DigestMismatchError) else "format"
                 yield EntryProblem(code, str(entry), artifact.name, str(chunk.error))
             elif parts:
-                facts = _examine(entry, artifact, b"".join(parts))
+                like = (artifact.name, entry.unit)
+                facts = known[like] if like in known else _examine(entry, artifact, b"".join(parts))
+                if entry.unit is not Unit.KERNEL and artifact.relocation is None:
+                    known[like] = facts
                 if entry.unit is Unit.KERNEL:
                     said.setdefault(str(entry), {})[artifact.name] = facts
                 else:

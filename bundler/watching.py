@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bundler import check
-from bundler.kinds import excluded, unit_of
+from bundler.kinds import excluded, takes_file, unit_of
 from bundler.model import GROUP_PREFIX, Unit
 from bundler.roots import Root
 
@@ -107,7 +107,7 @@ def _listed(root: Root, directory: str, path: str) -> tuple[dict[str, tuple[int,
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     below.append(inside)
-                elif stat.S_ISREG(status.st_mode):
+                elif stat.S_ISREG(status.st_mode) and takes_file(root.kind, inside):
                     files[item.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError:  # absent, or not ours to read
         pass

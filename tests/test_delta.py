@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
@@ -19,6 +20,7 @@ from bundler.bundle import PackReport
 from bundler.emit import EmitOptions, OnConflict
 from bundler.errors import (
     BundlerError,
+    ConflictError,
     DigestMismatchError,
     MissingBaseError,
     NothingToPackError,
@@ -388,3 +390,44 @@ def test_every_error_of_a_pair_is_one_of_ours(case: Case) -> None:
             with pytest.raises(BundlerError):
                 bundler.unpack(delta, base=old, into=case.place / "new")
             assert not any((case.place / "new").rglob("*")), (which, at)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_base_that_is_given_twice_counts_once(case: Case, copies: int) -> None:
+    """The loss: ``unpack *.tbundle`` with a copy of the base, and the old build wins without a word."""
+    case.pack()
+    again = case.place / "copy.tbundle"
+    shutil.copy(case.old, again)
+    given = [again, case.old, case.delta][-1 - copies :]
+    (pair,) = paired(given)
+    assert pair[0] == case.delta and pair[1] in (case.old, again)
+
+
+def test_a_delta_that_no_restore_would_accept_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bundler.formats import _rules
+
+    for name, count in (("old", 1), ("new", 30)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"f{number}").write_bytes(bytes(10_000))
+    bundler.pack([f"r:generic={tmp_path / 'old'}"], tmp_path / "old.tbundle")
+    monkeypatch.setattr(_rules, "MAX_FREE_EXPANSION", 100_000)
+    monkeypatch.setattr(_rules, "MAX_EXPANSION", 20)
+    with pytest.raises(UsageError, match="could not be restored together"):
+        bundler.pack([f"r:generic={tmp_path / 'new'}"], tmp_path / "d.tbundle", base=tmp_path / "old.tbundle")
+    assert not (tmp_path / "d.tbundle").exists()
+
+
+def test_a_file_that_holds_the_digest_of_a_large_one_is_not_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundler.check.WHOLE_LIMIT", 1000)
+    large = bytes(5000)
+    for name, data in (("old", large), ("new", hashlib.sha256(large).digest())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "w").write_bytes(data)
+        bundler.pack([f"r:generic={tmp_path / name}"], tmp_path / f"{name}.tbundle")
+    report = bundler.pack([f"r:generic={tmp_path / 'new'}"], tmp_path / "d.tbundle", base=tmp_path / "old.tbundle")
+    assert report.entries == 1
+    with pytest.raises(ConflictError):
+        merge([tmp_path / "old.tbundle", tmp_path / "new.tbundle"], io.BytesIO())

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from bundler import relocate
 from bundler.foreign import prefixes
@@ -119,3 +120,17 @@ def test_the_level_of_the_payload_decides_how_hard_the_index_is_compressed(tmp_p
         write(out, Index(Profile.FULL, roots, (), (), ()), [], level=level)
         sizes[level] = len(out.getvalue())
     assert sizes[19] < sizes[3] < sizes[1]
+
+
+def test_a_block_is_compressed_where_zstd_may_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss: a pack that fails in a container with a limit of processes."""
+    data, real = bytes(range(256)) * (5 << 12), zstandard.ZstdCompressor
+    before = _frame.compress(data, 9)
+
+    def refusing(*, compression_params: zstandard.ZstdCompressionParameters) -> zstandard.ZstdCompressor:
+        if compression_params.threads:
+            raise zstandard.ZstdError("Allocation error : not enough memory")
+        return real(compression_params=compression_params)
+
+    monkeypatch.setattr(zstandard, "ZstdCompressor", refusing)
+    assert _frame.compress(data, 9) == before

@@ -6,17 +6,19 @@ import importlib.util
 import json
 import marshal
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import bundler
-from bundler.errors import NothingToPackError, UsageError
+from bundler.errors import NothingToPackError, UnsafePathError, UsageError
 from bundler.formats import bytecode
 from bundler.kinds import KINDS
 from bundler.outcome import RunReport
@@ -24,6 +26,8 @@ from bundler.pinning import pin, python_of
 from bundler.places import fresh_places, host_places
 from bundler.roots import Root
 from bundler.watching import look
+
+make = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "make_attacks.py")))
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a command is run under our eyes on Linux")
 
@@ -259,7 +263,7 @@ def other_python() -> str | None:
     roots = [
         Path("/usr/bin"),
         Path("/usr/local/bin"),
-        *Path(os.environ.get("PYENV_ROOT", "/root/.pyenv")).glob("versions/*/bin"),
+        *Path(os.environ.get("PYENV_ROOT", str(Path.home()) + "/.pyenv")).glob("versions/*/bin"),
     ]
     for path in sorted(path for root in roots for path in root.glob("python3.*")):
         minor = path.name.removeprefix("python3.")
@@ -369,6 +373,16 @@ UNTIED: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
     "its source is gone": (lambda place, source: source.unlink(), "not there, or not what it was"),
     "its source is newer": (lambda place, source: os.utime(source, (1, 1)), "not there, or not what it was"),
     "its source is larger": (lambda place, source: source.write_bytes(b"#" * 99), "not there, or not what it was"),
+    "its source is a pipe": (
+        lambda place, source: (source.unlink(), os.mkfifo(source)),
+        "not there, or not what it was",
+    ),
+    "it belongs to somebody else": (
+        lambda place, source: (
+            os.chown(place, 12345, -1) if os.geteuid() == 0 else pytest.skip("only root may give files away")
+        ),
+        "belongs to somebody else",
+    ),
     "it is of another Python": (
         lambda place, source: place.write_bytes((3649).to_bytes(2, "little") + place.read_bytes()[2:]),
         "another Python",
@@ -383,8 +397,36 @@ def test_what_cannot_be_tied_stays_and_is_told(case: str, made: Callable[[], tup
     spoil(place, sources / "package" / "m3.py")
     before = place.read_bytes()
     (said,) = pin(look([root]).values())
-    assert said.startswith("1 files of byte code") and reason in said
+    assert said.startswith("1 file of byte code:") and reason in said
     assert place.read_bytes() == before
+
+
+def test_byte_code_of_a_private_source_stays_private(made: Callable[[], tuple[Root, Path]], sources: Path) -> None:
+    root, place = made()
+    place.chmod(0o600)
+    assert pin(look([root]).values()) == []
+    assert bytecode.parse(place.read_bytes()).checked and place.stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_but_byte_code_is_of_such_a_root(made: Callable[[], tuple[Root, Path]], tmp_path: Path) -> None:
+    """The loss: private files in a bundle, because a prefix lies in a directory where other things lie too."""
+    root, place = made()
+    for stranger in (place.with_name("id_rsa"), Path(root.path, "notes.txt"), place.with_name("m3.py")):
+        stranger.write_text("private")
+    assert [seen.place for seen in look([root]).values()] == [str(place)]
+    report = bundler.pack([f"pycache={root.path}"], tmp_path / "p.tbundle")
+    assert (report.entries, report.skipped) == (1, ())
+
+
+def test_a_bundle_puts_nothing_else_into_such_a_root(tmp_path: Path) -> None:
+    """The loss: a file of any name below a directory of the user's own."""
+    attack = tmp_path / "attack.tbundle"
+    index, payload = make.index_of([make.single(name) for name in (f"a/m.{TAG}.pyc", "profile.sh")])
+    index["roots"] = [["triton", "pycache", ""]]
+    attack.write_bytes(make.forge(index, payload))
+    with pytest.raises(UnsafePathError, match="nothing of this name belongs into a root of kind pycache"):
+        bundler.unpack(attack, into=tmp_path / "there")
+    assert not (tmp_path / "there").exists()
 
 
 def test_damage_is_not_made_worse_and_nothing_else_is_touched(made: Callable[[], tuple[Root, Path]]) -> None:

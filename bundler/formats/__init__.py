@@ -7,7 +7,7 @@ from typing import BinaryIO
 from bundler.formats import v1
 from bundler.formats._header import HEADER_SIZE, MAGIC, Header
 from bundler.formats._rules import check_path, collision
-from bundler.formats.joined import Joined
+from bundler.formats.joined import Joined, check_delta
 
 __all__ = [
     "HEADER_SIZE",
@@ -16,6 +16,7 @@ __all__ = [
     "Reader",
     "Source",
     "Written",
+    "check_delta",
     "check_path",
     "collision",
     "join",

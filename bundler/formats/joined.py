@@ -13,7 +13,7 @@ from bundler.formats._header import HEADER_SIZE
 from bundler.formats.v1 import Reader
 from bundler.model import Content, Entry, Index, Profile
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "check_delta"]
 
 
 class Joined(Reader):
@@ -50,14 +50,7 @@ class Joined(Reader):
         self.header, self.signature = delta.header, delta.signature
         self.index_digest, self.content_digest = delta.index_digest, delta.content_digest
         self.index = _united(base.index, delta.index, self.name)
-        _rules.check(
-            self.index,
-            payload_size=base.header.payload_size + delta.header.payload_size,
-            bundle_size=self.bundle_size,
-            offset=HEADER_SIZE,
-            name=self.name,
-            spare=len(base.index.contents),  # those of the builds that the delta replaces
-        )
+        _check(self.index, base, delta.header.payload_size, self.bundle_size, self.name)
         self._locate()
 
     @property
@@ -77,6 +70,32 @@ class Joined(Reader):
     def _decoded(self, number: int) -> bytes:
         reader, own = self._part(number)
         return reader._decoded(own)
+
+
+def check_delta(base: Reader, index: Index, payload_size: int) -> None:
+    """Refuse the index of a delta that no reader would accept together with ``base``.
+
+    Args:
+        base: What it stands on.
+        index: With ``contents`` and ``frames``.
+        payload_size: Bytes of its frames.
+
+    Raises:
+        FormatError: The two break a rule of the format (``LimitExceededError``: a limit).
+    """
+    size = base.bundle_size + payload_size
+    _check(_united(base.index, index, base.name), base, payload_size, size, base.name)
+
+
+def _check(united: Index, base: Reader, payload_size: int, bundle_size: int, name: str) -> None:
+    _rules.check(
+        united,
+        payload_size=base.header.payload_size + payload_size,
+        bundle_size=bundle_size,
+        offset=HEADER_SIZE,
+        name=name,
+        spare=len(base.index.contents),  # those of the builds that the delta replaces
+    )
 
 
 def _united(base: Index, delta: Index, name: str) -> Index:

@@ -57,6 +57,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _S3_DETAIL = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?", re.IGNORECASE)
 _NO_CONTAINER = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 _BEYOND = "Wanted range starting at"  # obstore itself, of services that answer with all of the object (Azure)
+_BODY = re.compile(": \ufeff?<")  # Azure's begin with a byte order mark, and may say what was signed
 _CAUSE = re.compile(r"kind: (\w+)|message: \"([^\"]*)\"")
 _DURATION = re.compile(r" in [\d.]+(?:ns|µs|ms|s)\b")
 _QUERY = re.compile(r"\?[^\s)\"']*")
@@ -270,7 +271,7 @@ def _reason(error: BaseException) -> str:
     """Return what went wrong in one line, without what might be a secret."""
     text = str(error).partition("\n\nDebug source")[0]
     detail = _S3_DETAIL.search(text)
-    text = text.partition(": <")[0].strip()
+    text = _BODY.split(text, maxsplit=1)[0].strip()
     if detail:
         text += f" ({detail[1]}: {detail[2]})" if detail[2] else f" ({detail[1]})"
     if text.endswith("error sending request") and (cause := _CAUSE.search(str(error))):

@@ -112,8 +112,8 @@ def unpack_again(bundle: str, tree: str) -> dict[str, Any]:
 @function
 def read_kernel(bundle: str, number: int) -> dict[str, Any]:
     """Open a bundle and read one kernel out of it, verified; ``number`` runs over its kernels."""
-    from bundler.reading import opened
     from bundler.model import Unit
+    from bundler.reading import opened
 
     with Clock() as clock, opened(bundle) as reader:
         kernels = [entry for entry in reader.index.entries if entry.unit is Unit.KERNEL]
@@ -180,8 +180,8 @@ def floor_again(tree: str) -> dict[str, Any]:
 @function
 def floor_kernel(bundle: str, number: int) -> dict[str, Any]:
     """Decode the frames that hold one kernel."""
-    from bundler.reading import opened
     from bundler.model import Unit
+    from bundler.reading import opened
 
     with opened(bundle) as reader:
         kernels = [entry for entry in reader.index.entries if entry.unit is Unit.KERNEL]
