@@ -69,6 +69,6 @@ level_option = click.option(
     "--level",
     metavar="N",
     type=int,
-    help="zstd level, 1 to 22; 3 by default. 1 to 4 are one and the same, which is quick.",
+    help="zstd level, 1 to 22; 3 by default. 1 to 4 are one and the same, a quick one, and 19 to 22, the smallest.",
 )
 """``--level`` of the commands that write a bundle."""
