@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bundler.bundle import pack, repair, unpack
+    from bundler.bundle import repair, unpack
     from bundler.caching import restore, save
     from bundler.difference import diff
     from bundler.exporting import export
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bundler.keys import make_key
     from bundler.listing import inspect
     from bundler.merging import merge
+    from bundler.packing import pack
     from bundler.remote import pull, push
     from bundler.running import run
     from bundler.triton_bundler import TritonBundler
@@ -59,7 +60,7 @@ _HOMES = {
     "inspect": "bundler.listing",
     "make_key": "bundler.keys",
     "merge": "bundler.merging",
-    "pack": "bundler.bundle",
+    "pack": "bundler.packing",
     "pull": "bundler.remote",
     "push": "bundler.remote",
     "repair": "bundler.bundle",

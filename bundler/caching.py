@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import RootLike, Selection, UnpackReport, check_level, pack, select, unpack
+from bundler.bundle import Selection, UnpackReport, select, unpack
 from bundler.digest import Digest
 from bundler.emit import EmitOptions
 from bundler.errors import (
@@ -37,9 +37,10 @@ from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
 from bundler.kinds import KINDS
 from bundler.model import Entry, Profile, Skipped
+from bundler.packing import check_level, pack
 from bundler.reading import opened
 from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
-from bundler.roots import Root, environment, match_roots, present_roots, resolve
+from bundler.roots import Root, RootLike, environment, match_roots, present_roots, resolve
 from bundler.stores import Mode, Store, check_key
 from bundler.union import Dropped, Kept, Union
 

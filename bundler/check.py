@@ -20,6 +20,7 @@ from bundler.model import GROUP_PREFIX, Target, Unit
 from bundler.relocate import Group, parse_group
 
 __all__ = [
+    "BYTE_CODE_SUFFIX",
     "IR_SUFFIXES",
     "WHOLE_LIMIT",
     "Facts",
@@ -36,6 +37,7 @@ WHOLE_LIMIT = 64 << 20
 """Bytes up to which a file is parsed whole; of a larger one only the first and last bytes are looked at."""
 
 BYTE_CODE_SUFFIX = ".pyc"
+"""What the name of a file of Python's byte code ends in."""
 
 # Intermediate stages; what a group names beside these and the metadata is the binary, whatever its suffix.
 IR_SUFFIXES = frozenset({".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".llvm", ".gluon", ".ttsharedir"})

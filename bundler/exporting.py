@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from bundler.bundle import PackReport, pack
 from bundler.child import run_child
 from bundler.errors import BundlerError, LocalIOError, NothingToPackError, RequirementError, UsageError
 from bundler.model import Unit
@@ -24,6 +23,7 @@ from bundler.outcome import (
     report_on,
     settle,
 )
+from bundler.packing import PackReport, pack
 from bundler.pinning import pin
 from bundler.places import asked, fresh_places
 from bundler.roots import Root
@@ -113,6 +113,9 @@ def _sealed(report: RunReport, roots: Sequence[Root], units: Mapping[str, Unit],
     except BundlerError as error:
         return replace(report, error=error, failed=True)
     notes.add(*(f"left out of the bundle: {skipped.path}: {skipped.reason}" for skipped in packed.skipped))
+    compiled = [root for root in roots if not root.kind.asked]
+    if not look(compiled):
+        notes.add("the command left byte code and no compile cache: it compiled nothing, or kept it elsewhere")
     return replace(report, saved=True, added=packed.entries, content_digest=packed.content_digest)
 
 

@@ -18,13 +18,13 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from bundler.builds import Build, alike
-from bundler.bundle import check_level, output, write_collected
 from bundler.collect import Collected, Draft, File
 from bundler.errors import ConflictError, UsageError
 from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
 from bundler.kinds import KINDS, known_kind
 from bundler.model import Content, Entry, Index, Profile, Skipped, Unit
+from bundler.packing import check_level, output, write_collected
 from bundler.reading import Blob, opened, paired
 from bundler.roots import Root
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 
-from bundler.bundle import Selection, check_level, output, select, write_collected
+from bundler.bundle import Selection, select
 from bundler.collect import Collected
 from bundler.digest import Digest
 from bundler.errors import (
@@ -34,6 +34,7 @@ from bundler.kinds import known_kind
 from bundler.listing import inspect
 from bundler.merging import drafts_of
 from bundler.model import Entry, Frame
+from bundler.packing import check_level, output, write_collected
 from bundler.reading import Blob, opened
 from bundler.roots import Root
 from bundler.stores import Mode, RemoteFile, ReplacedError, Store, Version, open_store

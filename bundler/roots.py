@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from bundler.errors import UsageError
 from bundler.kinds import KINDS, RootKind, detect, known_kind, locate
 from bundler.model import RootRecord
 
-__all__ = ["MEGA", "Root", "doubt", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
+__all__ = ["MEGA", "Root", "RootLike", "doubt", "environment", "match_roots", "place_roots", "present_roots", "resolve"]
 
 MEGA = "mega"
 """Word that stands for a kind in ``mega=FILE``: the bytes of ``torch.compiler.save_cache_artifacts()``."""
@@ -31,6 +32,9 @@ class Root:
     mega: bool = False
     bare: bool = field(default=False, compare=False)
     """Whether the kind was told by what lies there, and not by the user."""
+
+
+RootLike: TypeAlias = "str | os.PathLike[str] | Root"
 
 
 def parse(text: str) -> Root:

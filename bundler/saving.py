@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-from bundler.bundle import PackReport, pack
 from bundler.errors import (
     DigestMismatchError,
     FormatError,
@@ -29,6 +28,7 @@ from bundler.errors import (
 )
 from bundler.merging import OnMergeConflict, merge
 from bundler.model import Unit
+from bundler.packing import PackReport, pack
 from bundler.reading import opened
 from bundler.roots import Root
 from bundler.watching import Identity, Seen

@@ -34,13 +34,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.bundle import read_profile, write_collected
 from bundler.collect import ChangedError, Collected, Draft, Options, collect_kernels
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
 from bundler.errors import BundlerError, LocalIOError, UsageError
 from bundler.formats import Reader
 from bundler.kinds import KINDS
 from bundler.model import Index, Profile
+from bundler.packing import read_profile, write_collected
 from bundler.reading import opened
 from bundler.ready import is_ready
 from bundler.roots import Root

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bundler.builds import Build, alike
-from bundler.bundle import output, write_collected
 from bundler.collect import Collected
 from bundler.errors import UsageError
 from bundler.formats import Reader
@@ -23,6 +22,7 @@ from bundler.merging import (
     united_skipped,
 )
 from bundler.model import Entry, Profile
+from bundler.packing import output, write_collected
 
 __all__ = ["Dropped", "Kept", "Union"]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bundler import check
-from bundler.bundle import RootLike
 from bundler.collect import Collected, Draft, Options, collect
 from bundler.digest import Digest
 from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError, UsageError
@@ -16,7 +15,7 @@ from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
 from bundler.reading import Blob, opened
 from bundler.relocate import restore
-from bundler.roots import resolve
+from bundler.roots import RootLike, resolve
 
 __all__ = ["EntryProblem", "VerifyReport", "verify", "verify_root"]
 

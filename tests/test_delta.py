@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bundler
-from bundler.bundle import PackReport
 from bundler.emit import EmitOptions, OnConflict
 from bundler.errors import (
     BundlerError,
@@ -28,6 +27,7 @@ from bundler.errors import (
     WrongBaseError,
 )
 from bundler.merging import merge
+from bundler.packing import PackReport
 from bundler.reading import paired
 from bundler.remote import pull, push
 from bundler.testing.trees import rehome, snapshot, synthetic_inductor_root, synthetic_kernel

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import _atomic, bundle, host, stage
+from bundler import _atomic, host, packing, stage
 from bundler.bundle import Selection, UnpackReport
 from bundler.emit import Conflict, EmitOptions, OnConflict
 from bundler.errors import (
@@ -192,7 +192,7 @@ def test_restore_from_a_pipe_equals_that_from_a_file(place: Place) -> None:
 
 def test_contents_larger_than_a_block_span_blocks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     # Group files among them, whose placeholders are written over when all of the file is there.
-    monkeypatch.setattr(bundle, "write", partial(write, block_size=97))
+    monkeypatch.setattr(packing, "write", partial(write, block_size=97))
     bundler.pack([f"inductor={place.source}"], place.base / "many")
     monkeypatch.undo()
     for blob in (place.base / "many", Pipe((place.base / "many").read_bytes())):
@@ -605,7 +605,7 @@ def rewrite(old: Path, new: Path, changes: dict[bytes, bytes], move: int = 0) ->
 
 def flipped(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, int]:
     """A bundle of many frames with one byte of one frame flipped, and the number of entries that this damages."""
-    monkeypatch.setattr(bundle, "write", partial(write, block_size=8192))
+    monkeypatch.setattr(packing, "write", partial(write, block_size=8192))
     bundler.pack([f"inductor={place.source}"], place.base / "many")
     monkeypatch.undo()
     data = bytearray((place.base / "many").read_bytes())

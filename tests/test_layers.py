@@ -22,8 +22,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"testing"}),
     frozenset({"cli", "integrations"}),
     frozenset({"__init__"}),
-    frozenset({"bundle", "caching", "difference", "exporting", "keys", "listing", "merging", "outcome", "remote"})
-    | frozenset({"retention", "running", "saving", "triton_bundler", "union", "verifying"}),
+    frozenset(
+        {"bundle", "packing", "caching", "difference", "exporting", "keys", "listing", "merging", "outcome", "remote"}
+    )
+    | frozenset({"remote", "retention", "running", "saving", "triton_bundler", "union", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores"})
     | frozenset({"emit", "stage", "publish", "installed", "ready", "staging", "reading"})

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bundler
-from bundler import bundle, check, collect, host
+from bundler import check, collect, host, packing
 from bundler.collect import ChangedError, Collected, Draft, File, Options
 from bundler.errors import NothingToPackError, SkippedError
 from bundler.formats import Reader, open_bundle
@@ -49,7 +49,7 @@ def fixed_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "facts", lambda: {"os": "linux", "cpu_isa": ["avx2"]})
 
 
-def packed(*roots: str, **options: Any) -> tuple[bytes, bundle.PackReport]:
+def packed(*roots: str, **options: Any) -> tuple[bytes, packing.PackReport]:
     out = io.BytesIO()
     report = bundler.pack(roots, out, **options)
     return out.getvalue(), report
@@ -86,7 +86,7 @@ def tree_files(root: Path, name: str) -> dict[str, bytes]:
 def test_two_roots_are_packed_to_every_byte_that_they_hold(
     keep_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, "Options", partial(Options, keep_bytes=keep_bytes))
+    monkeypatch.setattr(packing, "Options", partial(Options, keep_bytes=keep_bytes))
     inductor = synthetic_inductor_root(tmp_path / "i")
     vllm = synthetic_vllm_root(tmp_path / "v")
     data, report = packed(f"inductor={inductor}", f"vllm={vllm}")
@@ -100,14 +100,14 @@ def test_two_roots_are_packed_to_every_byte_that_they_hold(
 def test_memory_makes_no_difference_to_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = synthetic_inductor_root(tmp_path / "i")
     one, _ = packed(f"inductor={place}")
-    monkeypatch.setattr(bundle, "Options", partial(Options, keep_bytes=0))
+    monkeypatch.setattr(packing, "Options", partial(Options, keep_bytes=0))
     assert packed(f"inductor={place}")[0] == one
 
 
 def test_large_files_are_streamed_through_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "WHOLE_LIMIT", 1000)
     monkeypatch.setattr(collect, "_CHUNK", 700)
-    monkeypatch.setattr(bundle, "write", partial(write, block_size=1024))
+    monkeypatch.setattr(packing, "write", partial(write, block_size=1024))
     data = {f"f{n}": random.Random(n).randbytes(size) for n, size in enumerate([0, 999, 1000, 1001, 5000, 5000])}
     (tmp_path / "root").mkdir()
     for name, content in data.items():
@@ -423,8 +423,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object], int
     """``late(act, times)``: nothing is kept in memory, and ``act`` comes between reading and writing."""
 
     def install(act: Callable[[], object], times: int = 1) -> list[int]:
-        monkeypatch.setattr(bundle, "Options", partial(Options, keep_bytes=0))
-        original, rounds = bundle.write_collected, []
+        monkeypatch.setattr(packing, "Options", partial(Options, keep_bytes=0))
+        original, rounds = packing.write_collected, []
 
         def written(*args: Any, **kwargs: Any) -> Any:
             rounds.append(1)
@@ -432,7 +432,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object], int
                 act()
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(bundle, "write_collected", written)
+        monkeypatch.setattr(packing, "write_collected", written)
         return rounds
 
     return install

@@ -176,8 +176,8 @@ class _Demo:
         return run, torch["checksum"]
 
     def _pack(self, caches: str) -> None:
-        from bundler.bundle import pack
         from bundler.listing import inspect
+        from bundler.packing import pack
 
         roots = [f"{kind}={os.path.join(caches, kind)}" for kind in ("inductor", "triton")]
         report = pack(roots, self._bundle, strict=True)

@@ -15,7 +15,7 @@ from bundler.cli._fields import Field
 from bundler.cli._output import Console, counted, size_text
 
 if TYPE_CHECKING:
-    from bundler.bundle import PackReport
+    from bundler.packing import PackReport
 
 __all__ = ["FIELDS", "command"]
 
@@ -78,7 +78,7 @@ def command(
 
     FILE is replaced whole or not at all. With -o - the bundle goes to stdout, and words or JSON go to stderr.
     """
-    from bundler import bundle
+    from bundler import packing
     from bundler.formats.limits import DEFAULT_LEVEL
     from bundler.roots import doubt, resolve
 
@@ -87,7 +87,7 @@ def command(
     for warning in filter(None, map(doubt, found)):
         console.warn(warning)
     with console.progress("packing") as progress:
-        report = bundle.pack(
+        report = packing.pack(
             found,
             out,
             profile=profile,

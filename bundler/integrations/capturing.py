@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bundler.bundle import PackReport
 from bundler.errors import LocalIOError, NothingToPackError, RequirementError, UsageError
 from bundler.exporting import required, seal
 from bundler.kinds import KINDS
 from bundler.outcome import QUIET_SECONDS
+from bundler.packing import PackReport
 from bundler.places import ENTRIES, RAW, Places, fresh_places
 from bundler.triton_bundler import SWITCH, is_switched_on
 from bundler.watching import wait_until_quiet

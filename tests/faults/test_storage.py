@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import _owner, bundle
+from bundler import _owner, packing
 from bundler.emit import EmitOptions
 from bundler.errors import LocalIOError, UsageError
 from bundler.formats import v1
@@ -465,15 +465,15 @@ def test_entry_that_changes_under_pack_is_left_out_with_a_reason(
     # The loss: a bundle with bytes that fit no digest; or a pack that never ends beside a compile that goes on.
     trees.synthetic_kernel(tree, "mul")
     (steady, busy) = sorted(path.name for path in tree.iterdir())
-    real, calls = bundle.write_collected, []
+    real, calls = packing.write_collected, []
 
     def changing(out: Any, roots: Any, collected: Any, **options: Any) -> Any:
         calls.append([draft.path for draft in collected.drafts])
         if busy in calls[-1]:
-            raise bundle.ChangedError("triton", busy)
+            raise packing.ChangedError("triton", busy)
         return real(out, roots, collected, **options)
 
-    monkeypatch.setattr(bundle, "write_collected", changing)
+    monkeypatch.setattr(packing, "write_collected", changing)
     report = bundler.pack([f"triton={tree}"], tmp_path / "b")
     assert calls == [[steady, busy], [steady, busy], [steady]]
     assert report.entries == 1 and [row.path for row in report.skipped] == [f"triton/{busy}"]

@@ -45,7 +45,7 @@ def many_frames(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(40):
         (root / f"file{number:02}").write_bytes(pattern(65_000, number))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bundler.bundle.write", lambda *args, **options: write(*args, block_size=64 << 10, **options))
+        patch.setattr("bundler.packing.write", lambda *args, **options: write(*args, block_size=64 << 10, **options))
         bundler.pack([f"generic={root}"], place / "frames.tbundle")
     return place / "frames.tbundle"
 
