@@ -252,7 +252,8 @@ def test_restore_needs_neither_the_packer_nor_a_passwd_entry(small: Path, open_d
     target = open_directory / "theirs"
     target.mkdir()
     os.chown(target, 54321, 54321) if os.geteuid() == 0 else None
-    as_user(54321, lambda: bundler.unpack(blob, into=target))
+    unpack = bundler.unpack  # loaded here: another user may not be able to read this checkout
+    as_user(54321, lambda: unpack(blob, into=target))
     assert {path.stat().st_uid for path in target.rglob("*")} == {54321}
     report = bundler.unpack(blob, into=target)
     assert (report.unchanged, report.files_written) == (2, 0)
