@@ -10,8 +10,12 @@ import bundler
 
 
 @pytest.mark.torch
-def test_a_second_job_compiles_nothing(triton_compile, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    store, key = f"file://{tmp_path}/store", "tb1-linux-cuda90"
+@pytest.mark.parametrize("service", ["file", "s3"])
+def test_a_second_job_compiles_nothing(  # type: ignore[no-untyped-def]
+    service: str, triton_compile, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = f"file://{tmp_path}/store" if service == "file" else request.getfixturevalue("s3_url")
+    key = "tb1-linux-cuda90"
     reports = []
     for runner in ("runner1", "runner2"):
         cache = tmp_path / runner / "cache"
