@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -26,6 +27,11 @@ from hypothesis import HealthCheck, settings
 from bundler.testing import programs, trees
 
 # --- options, profiles, markers ------------------------------------------------------------------------------------
+
+# A shell starts what it puts into the background with these ignored, and so would be all that the tests start.
+for number in (signal.SIGINT, getattr(signal, "SIGQUIT", signal.SIGINT)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import runpy
+import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from bundler.errors import BundlerError, DigestMismatchError, FormatError, LocalIOError, TruncatedError
 from bundler.formats import Reader, Source, Written, _frame, _index, open_bundle, v1, write
+from bundler.formats._task import Task
 from bundler.model import (
     Artifact,
     Base,
@@ -653,3 +655,20 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so() -> None:
     with pytest.raises(LocalIOError) as caught:
         open_bundle(Broken(written(SMALL)[0]), name="/mnt/it.tbundle")
     assert (caught.value.errno, caught.value.path) == (errno.EIO, "/mnt/it.tbundle")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_call_in_another_thread_is_made_in_this_one_where_none_can_be_started(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss: a pack that fails where a limit of threads is reached, or while the interpreter ends."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if refused:
+        monkeypatch.setattr(threading.Thread, "start", start)
+    here = threading.get_ident()
+    assert (Task(threading.get_ident).result() == here) is refused
+    with pytest.raises(ZeroDivisionError):
+        Task(divmod, 1, 0).result()
