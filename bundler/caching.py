@@ -42,6 +42,7 @@ from bundler.reading import opened
 from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
 from bundler.roots import Root, RootLike, environment, match_roots, present_roots, resolve
 from bundler.stores import Mode, Store, check_key
+from bundler.stores.local import LocalStore
 from bundler.union import Dropped, Kept, Union
 
 __all__ = ["Dropped", "Kept", "RestoreReport", "SaveReport", "restore", "save"]
@@ -216,6 +217,8 @@ class _Search:
                 continue
             if report is not None:
                 return report
+        if isinstance(self._store, LocalStore) and not os.path.isdir(self._store.root):
+            self._warnings.append(f"{self._store.root} is not there (yet): the first save makes it; or is it a slip?")
         return self._report(key, _nothing(self._environment()))
 
     def _candidates(self, key: str, prefixes: Sequence[str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "NothingToPackError",
     "ObjectExistsError",
     "ObjectNotFoundError",
+    "OtherBundleError",
     "RelocationError",
     "RequirementError",
     "SkippedError",
@@ -192,6 +193,22 @@ class DigestMismatchError(BundlerError):
         return (
             f"{self.name}{place}: digest is {self.actual}, expected {self.expected}; "
             "the bytes were changed after they were written: copy or download the file again, or pack again"
+        )
+
+
+class OtherBundleError(DigestMismatchError):
+    """A whole bundle, and not the one whose content digest was asked for."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("name", "expected", "actual")
+
+    def __init__(self, name: str, expected: str, actual: str) -> None:
+        super().__init__(name, expected, actual)
+        self.args = (name, expected, actual)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} has content digest {self.actual}, and {self.expected} was asked for: it is another bundle; "
+            "name the right one, or find out who replaced it before you use it"
         )
 
 

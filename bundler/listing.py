@@ -57,7 +57,7 @@ def _listing(reader: Reader) -> dict[str, Any]:
 def _base(index: Index) -> dict[str, Any] | None:
     if index.base is None:
         return None
-    in_base = sum(a.content < index.base_contents for entry in index.entries for a in entry.artifacts)
+    in_base = sum(index.needs_base(a.content) for entry in index.entries for a in entry.artifacts)
     digest = str(Digest(index.base.digest))
     return {"content_digest": digest, "files": in_base, "lost": list(index.base.lost)}
 

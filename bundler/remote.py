@@ -25,6 +25,7 @@ from bundler.errors import (
     LocalIOError,
     NotABundleError,
     ObjectNotFoundError,
+    OtherBundleError,
     StoreError,
     UsageError,
 )
@@ -232,7 +233,7 @@ def _require_digest(reader: Reader, expected: str) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if wanted != reader.content_digest:
-        raise DigestMismatchError(f"{reader.name}: content", str(wanted), str(reader.content_digest))
+        raise OtherBundleError(reader.name, str(wanted), str(reader.content_digest))
 
 
 class _Fetch:

@@ -82,11 +82,13 @@ def resolve(roots: str | os.PathLike[str] | Root | Iterable[str | os.PathLike[st
 
 
 def doubt(root: Root) -> str | None:
-    """Say why the kind that a user gave may be a slip; None when nothing speaks against it.
+    """Say why a root may be another than a user means; None when nothing speaks against it.
 
     The kind is taken at the user's word all the same. What was packed as another kind is restored to the place of that
     kind, where torch or Triton does not look for it.
     """
+    if root.bare and root.kind.name == "generic":
+        return f"no compile cache is recognised in {root.path}: it is packed as generic, and restored where you say"
     found = detect(_two_levels(root.path))
     if root.bare or root.mega or "generic" in (found.name, root.kind.name) or found is root.kind:
         return None

@@ -196,7 +196,7 @@ def _to_save(
 def _save(
     report: RunReport, ready: Ready, chosen: Mapping[Identity, Seen], new: Iterable[Seen], notes: Notes
 ) -> RunReport:
-    if not chosen and not saving.is_there(report.bundle):
+    if not chosen and (ready.error is not None or not saving.is_there(report.bundle)):
         notes.add(f"{report.bundle} is not written: the command left no cache entry")
         return report
     try:

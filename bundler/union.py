@@ -21,10 +21,13 @@ from bundler.merging import (
     united_roots,
     united_skipped,
 )
-from bundler.model import Entry, Profile
+from bundler.model import Entry, Profile, Unit
 from bundler.packing import output, write_collected
 
 __all__ = ["Dropped", "Kept", "Union"]
+
+
+_LASTING = {Unit.KERNEL: 1, Unit.AOTAUTOGRAD: 2, Unit.FXGRAPH: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Union:
         digest = self._write_once(path, level)
         if max_size is None:
             return digest
-        order = sorted(self.entries, key=lambda identity: (self._used[identity], identity))
+        order = sorted(self.entries, key=lambda identity: (self._used[identity], self._rank(identity), identity))
         while (size := os.path.getsize(path)) > max_size:
             # As many bytes of files as make up for what is too much, at the mean ratio of compression.
             excess = sum(map(self._size, order)) * (size - max_size) / size
@@ -135,6 +138,10 @@ class Union:
                 )
             digest = self._write_once(path, level)
         return digest
+
+    def _rank(self, identity: tuple[str, str]) -> int:
+        """Of what was used at the same time, graphs go last: they are looked up first, and hold copies of kernels."""
+        return _LASTING.get(self.entries[identity][1].unit, 0)
 
     def _size(self, identity: tuple[str, str]) -> int:
         reader, entry = self.entries[identity]
@@ -154,6 +161,8 @@ class Union:
         names = {draft.root for draft in drafts}
         facts = united_facts([reader.index.facts for reader in self._readers])
         facts.pop(LAST_USED, None)
+        if self.dropped:
+            facts.pop("compile_milliseconds", None)  # it stands for all that was compiled, and part of that is gone
         used = {str(entry): self._used[entry.identity] for _, entry in self.entries.values()}
         known = {name: used[name] for name in sorted(used) if used[name]}
         runtime = all(reader.index.profile is Profile.RUNTIME for reader in self._readers)

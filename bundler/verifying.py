@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from bundler import check
 from bundler.collect import Collected, Draft, Options, collect
 from bundler.digest import Digest
-from bundler.errors import DigestMismatchError, FormatError, IncompleteEntryError, RelocationError, UsageError
+from bundler.errors import (
+    DigestMismatchError,
+    FormatError,
+    IncompleteEntryError,
+    OtherBundleError,
+    RelocationError,
+    UsageError,
+)
 from bundler.formats import Reader
 from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
@@ -71,7 +78,8 @@ def verify(
 
     Raises:
         FormatError, UnsafePathError: Header or index cannot be read, so there is nothing to gather.
-        DigestMismatchError: The index was changed, or the content digest is not the expected one.
+        DigestMismatchError: The index was changed.
+        OtherBundleError: The content digest is not the expected one.
         LocalIOError: The file cannot be read.
         UsageError: ``expect_digest`` is no digest, or ``base`` is given for what is no delta.
         WrongBaseError: ``base`` is not the bundle that the delta was made from.
@@ -80,7 +88,7 @@ def verify(
         if expect_digest is not None:
             expected = _digest(expect_digest)
             if expected != reader.content_digest:
-                raise DigestMismatchError(f"{reader.name}: content digest", str(expected), str(reader.content_digest))
+                raise OtherBundleError(reader.name, str(expected), str(reader.content_digest))
         problems = list(_bundle_problems(reader, progress))
         reader.finish()
         return VerifyReport(

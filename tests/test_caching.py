@@ -29,7 +29,7 @@ from bundler.model import Target
 from bundler.stores import Store, open_store
 from bundler.stores.memory import MemoryStore
 from bundler.testing.stores import FailingStore, Fault, quick
-from bundler.testing.trees import snapshot, synthetic_kernel
+from bundler.testing.trees import snapshot, synthetic_inductor_root, synthetic_kernel
 
 KEY = "tb1-linux-cuda90-lock1"
 PACKAGE = Path(bundler.__file__).parent.parent
@@ -73,7 +73,9 @@ def test_a_second_job_is_warm(real: Store, tmp_path: Path) -> None:
     """Two jobs on two machines: the first compiles, the second finds every file."""
     first, second = tmp_path / "runner1" / "cache", tmp_path / "runner2" / "cache"
     cold = restore(real, KEY, [f"triton={first}"])
-    assert (cold.hit, cold.matched_key, cold.unpacked.restored, cold.warnings) == (False, None, 0, ())
+    assert (cold.hit, cold.matched_key, cold.unpacked.restored) == (False, None, 0)
+    # A store that is not there is a miss, and may be a slip: a directory says so.
+    assert [("is it a slip?" in warning) for warning in cold.warnings] == [True] * real.url.startswith("file://")
     assert cold.unpacked.env == {"TRITON_CACHE_DIR": str(first)} and not first.exists()
     made = {kernel(first, "add"), kernel(first, "mul")}
     saved = save(real, KEY, [f"triton={first}"])
@@ -528,3 +530,21 @@ def test_a_delta_in_a_store_is_passed_over_and_left_alone(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match=r"is a delta of the bundle .* left alone"):
         save(url, KEY, [f"triton={root}"])
     assert open_store(url).get(KEY) == before
+
+
+def test_what_has_to_go_is_not_the_graphs_and_the_seconds_are_not_claimed(tmp_path: Path) -> None:
+    """The loss: a hit that promises what all was compiled in, and a cache of kernels that no graph asks for."""
+    from bundler.formats import open_bundle
+    from bundler.union import Union
+
+    synthetic_inductor_root(tmp_path / "root", kernels=2, graphs=1)
+    for number in range(12):
+        synthetic_kernel(tmp_path / "root" / "triton" / "0", f"more_{number}", seed=number)
+    bundler.pack([f"inductor={tmp_path / 'root'}"], tmp_path / "all.tbundle", facts={"compile_milliseconds": 5000})
+    out = tmp_path / "some.tbundle"
+    with open(tmp_path / "all.tbundle", "rb") as file:
+        union = Union(open_bundle(file), None)
+        union.write(str(out), level=3, max_size=(tmp_path / "all.tbundle").stat().st_size * 4 // 5)
+    units = [entry["unit"] for entry in bundler.inspect(out)["entries"]]
+    assert union.dropped and "fxgraph" in units and "aotautograd" in units
+    assert "compile_milliseconds" not in bundler.inspect(out)["facts"]

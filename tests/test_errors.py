@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "NoHitError": ("s3://bucket", "main-1", "no bundle is there"),
     "ObjectExistsError": ("s3://bucket", "main-1"),
     "ObjectNotFoundError": ("s3://bucket", "main-1"),
+    "OtherBundleError": ("a.tbundle", "sha256:11aa", "sha256:22bb"),
     "RelocationError": ("triton/KEY/__grp__add.json", "the members lie apart", 4242),
     "RequirementError": ("inductor, triton", "fxgraph, triton"),
     "SkippedError": ("triton/KEY", "add.cubin is empty", 4242),

@@ -57,8 +57,8 @@ FIELDS = {
     ),
     "base": Field(
         ({"content_digest": str, "files": int, "lost": [str]}, None),
-        "Of a delta: the bundle that it needs, how many of its files lie there, and the entries that it has and the "
-        "packed tree had lost; null for a whole bundle.",
+        "Of a delta: the bundle that it needs, how many of its files lie there or copy from there, and the entries "
+        "that it has and the packed tree had lost; null for a whole bundle.",
     ),
     "signed_by": Field((str, None), "Key that signed it; null without a signature."),
 }
@@ -109,7 +109,7 @@ def say(console: Console, found: Mapping[str, Any]) -> None:
     console.say(f"signed by: {found['signed_by'] or 'nobody'}")
     if found["base"]:
         base = found["base"]
-        console.say(f"base: {base['content_digest']}, which has {counted(base['files'], 'file')} of these")
+        console.say(f"base: {base['content_digest']}, which {counted(base['files'], 'file')} of these need")
         console.listing("lost", [(entry, "in the base, and no longer in the packed tree") for entry in base["lost"]])
     console.table("root", ("name", "kind", *_SIZES, "packed from"), map(_root_row, found["roots"]))
     console.table("target", ("target", *_SIZES), _grouped(found["entries"], "target"))

@@ -84,8 +84,6 @@ def command(
 
     out = console.binary_stdout() if output == "-" else output
     found = resolve(roots)
-    for warning in filter(None, map(doubt, found)):
-        console.warn(warning)
     with console.progress("packing") as progress:
         report = packing.pack(
             found,
@@ -98,6 +96,8 @@ def command(
             base=base,
             progress=progress,
         )
+    for warning in filter(None, map(doubt, found)):
+        console.warn(warning)
     console.report = {
         "bundle": output,
         "content_digest": report.content_digest,
@@ -128,7 +128,8 @@ def _itself(bundles: Iterable[str], roots: Sequence[str]) -> list[str]:
 
 def _say(console: Console, report: PackReport, output: str) -> None:
     console.say(f"bundle: {'stdout' if output == '-' else output}")
-    console.say(f"packed: {counted(report.entries, 'entry')}, {counted(report.files, 'file')}")
+    nothing = ": the base has all of the roots" if report.base and not report.entries else ""
+    console.say(f"packed: {counted(report.entries, 'entry')}, {counted(report.files, 'file')}{nothing}")
     sizes = f"{size_text(report.bytes_in)} became {size_text(report.bytes_out)}"
     smaller = f", {report.bytes_in / report.bytes_out:.1f} times smaller" if report.bytes_in > report.bytes_out else ""
     console.say(f"size: {sizes}{smaller}, in {report.seconds:.2f} s")

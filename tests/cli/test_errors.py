@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Callable[[Bench], list[object]], int, str, tuple[str, ...
     "another digest than expected": (
         lambda b: ["verify", b.get("bundle"), "--expect-digest", "sha256:" + "0" * 64],
         4,
-        "DigestMismatchError",
+        "OtherBundleError",
         ("expected", "actual"),
     ),
     "a path out of the root": (lambda b: ["inspect", b.get("hostile")], 5, "UnsafePathError", ("path", "reason")),
