@@ -212,14 +212,8 @@ class OtherBundleError(DigestMismatchError):
         )
 
 
-class WrongBaseError(DigestMismatchError):
+class WrongBaseError(OtherBundleError):
     """A delta, and beside it a bundle that it was not made from. ``actual`` is the content digest of that one."""
-
-    field_names: ClassVar[tuple[str, ...]] = ("name", "expected", "actual")
-
-    def __init__(self, name: str, expected: str, actual: str) -> None:
-        super().__init__(name, expected, actual)
-        self.args = (name, expected, actual)
 
     def __str__(self) -> str:
         return (

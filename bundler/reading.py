@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import BinaryIO, TypeAlias
 
 from bundler.digest import Digest
-from bundler.errors import BundlerError, LocalIOError, MissingBaseError, UsageError, WrongBaseError
+from bundler.errors import BundlerError, LocalIOError, MissingBaseError, OtherBundleError, UsageError, WrongBaseError
 from bundler.formats import Reader, join, open_bundle
 
-__all__ = ["Blob", "opened", "paired"]
+__all__ = ["Blob", "kept_in_place", "opened", "paired", "require_digest"]
 
 Blob: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO"
 
@@ -78,7 +78,7 @@ def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
     for number, blob in enumerate(blobs if len(blobs) > 1 else ()):
         if _is_pipe(blob):
             continue
-        with _kept_in_place(blob), _opened(blob) as reader:
+        with kept_in_place(blob), _opened(blob) as reader:
             if reader.index.base is not None:
                 deltas[number] = (reader.name, Digest(reader.index.base.digest))
             else:
@@ -101,10 +101,25 @@ def paired(blobs: Sequence[Blob]) -> list[tuple[Blob, Blob | None]]:
     return [(blobs[number], base) for number, base in found.items()]
 
 
+def require_digest(reader: Reader, expected: str | Digest) -> None:
+    """Refuse a bundle that is not the one that is asked for.
+
+    Raises:
+        UsageError: ``expected`` is no digest.
+        OtherBundleError: The content digest is another one.
+    """
+    try:
+        wanted = Digest.parse(expected) if isinstance(expected, str) else expected
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if wanted != reader.content_digest:
+        raise OtherBundleError(reader.name, str(wanted), str(reader.content_digest))
+
+
 @contextmanager
-def _kept_in_place(blob: Blob) -> Iterator[None]:
-    """Have an open file stand where it stood."""
-    if isinstance(blob, (str, os.PathLike, bytes, bytearray, memoryview)):
+def kept_in_place(blob: Blob | None) -> Iterator[None]:
+    """Have an open file, if it is one, stand where it stood; it must be able to seek."""
+    if blob is None or isinstance(blob, (str, os.PathLike, bytes, bytearray, memoryview)):
         yield
         return
     at = blob.tell()

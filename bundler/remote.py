@@ -25,7 +25,6 @@ from bundler.errors import (
     LocalIOError,
     NotABundleError,
     ObjectNotFoundError,
-    OtherBundleError,
     StoreError,
     UsageError,
 )
@@ -36,7 +35,7 @@ from bundler.listing import inspect
 from bundler.merging import drafts_of
 from bundler.model import Entry, Frame
 from bundler.packing import check_level, output, write_collected
-from bundler.reading import Blob, opened
+from bundler.reading import Blob, opened, require_digest
 from bundler.roots import Root
 from bundler.stores import Mode, RemoteFile, ReplacedError, Store, Version, open_store
 
@@ -200,7 +199,7 @@ def pull(
             raise ObjectNotFoundError(source.url, key)
         fetch = _Fetch(source, *found, progress)
         if expect_digest is not None:
-            _require_digest(found[0], expect_digest)
+            require_digest(found[0], expect_digest)
         entries = _chosen(found[0], only)
         size = fetch.some(out, entries, level) if only else fetch.whole(out)
         source.touch(key)
@@ -225,15 +224,6 @@ def pull(
 
 def _chosen(reader: Reader, only: Sequence[str]) -> Sequence[Entry]:
     return select(reader, Selection(only=tuple(only), force=True))[0] if only else reader.index.entries
-
-
-def _require_digest(reader: Reader, expected: str) -> None:
-    try:
-        wanted = Digest.parse(expected)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if wanted != reader.content_digest:
-        raise OtherBundleError(reader.name, str(wanted), str(reader.content_digest))
 
 
 class _Fetch:

@@ -13,14 +13,12 @@ from bundler.errors import (
     DigestMismatchError,
     FormatError,
     IncompleteEntryError,
-    OtherBundleError,
     RelocationError,
-    UsageError,
 )
 from bundler.formats import Reader
 from bundler.installed import leads_to
 from bundler.model import Artifact, Entry, Unit
-from bundler.reading import Blob, opened
+from bundler.reading import Blob, opened, require_digest
 from bundler.relocate import restore
 from bundler.roots import RootLike, resolve
 
@@ -86,9 +84,7 @@ def verify(
     """
     with opened(blob, base=base, alone=True) as reader:
         if expect_digest is not None:
-            expected = _digest(expect_digest)
-            if expected != reader.content_digest:
-                raise OtherBundleError(reader.name, str(expected), str(reader.content_digest))
+            require_digest(reader, expect_digest)
         problems = list(_bundle_problems(reader, progress))
         reader.finish()
         return VerifyReport(
@@ -98,13 +94,6 @@ def verify(
             content_digest=str(reader.content_digest),
             files_in_base=sum(reader.index.needs_base(a.content) for e in reader.index.entries for a in e.artifacts),
         )
-
-
-def _digest(given: str | Digest) -> Digest:
-    try:
-        return Digest.parse(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _bundle_problems(reader: Reader, progress: Callable[[int], None]) -> Iterator[EntryProblem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -49,6 +48,7 @@ def restore_several(
     from bundler import host
     from bundler.bundle import unpack
     from bundler.emit import OnConflict
+    from bundler.reading import kept_in_place
 
     if selection.targets is None:
         selection = replace(selection, targets=host.gpu_targets())  # asked once
@@ -59,9 +59,9 @@ def restore_several(
     places = _place(checked, roots, into)
 
     def restore(each: _Checked, how: EmitOptions) -> UnpackReport:
-        _rewind(each.source, each.base)
         mine = [places[record.name] for record in each.records if record.name in places]
-        return unpack(each.source, mine, base=each.base, selection=selection, options=how)
+        with kept_in_place(each.source), kept_in_place(each.base):
+            return unpack(each.source, mine, base=each.base, selection=selection, options=how)
 
     if options.on_conflict is OnConflict.FAIL and not options.dry_run:
         for each in checked:
@@ -71,9 +71,9 @@ def restore_several(
 
 def _check(source: Blob, base: Blob | None, selection: Selection, options: EmitOptions) -> _Checked | None:
     from bundler.bundle import matches, select
-    from bundler.reading import opened
+    from bundler.reading import kept_in_place, opened
 
-    with opened(source, base=base) as reader:
+    with kept_in_place(source), kept_in_place(base), opened(source, base=base) as reader:
         if not any(matches(entry, selection.only) for entry in reader.index.entries):
             return None
         entries, _ = select(reader, selection)
@@ -97,9 +97,3 @@ def _place(checked: Sequence[_Checked], roots: Sequence[str], into: str | None) 
                 )
     used = frozenset().union(*(each.used for each in checked))
     return place_roots([records[name] for name in sorted(records)], roots, into, used=used)
-
-
-def _rewind(*sources: Blob | None) -> None:
-    for source in sources:
-        if source is not None and not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
-            source.seek(0)
