@@ -132,12 +132,25 @@ class Anatomy:
         return [sys.executable, str(HERE / "anatomy_probe.py"), anatomy_probe.ACTIVE, case, device, mega]
 
     def start(
-        self, case: str, variant: str, round_: int, root: Path, command: Sequence[str], keep: bool = True
+        self,
+        case: str,
+        variant: str,
+        round_: int,
+        root: Path,
+        command: Sequence[str],
+        keep: bool = True,
+        leave: bool = False,
     ) -> Start:
-        """Run one start to its end, and read what it printed."""
+        """Run one start to its end, and read what it printed.
+
+        Args:
+            keep: Whether it belongs to the result.
+            leave: Whether it ends with its first step, and does not wait for torch's compile workers.
+        """
         start = Start(case, variant, round_)
         log = self.work / "logs" / f"{case}-{variant}-{round_}.log"
         environment = self.environment(variant, root)
+        environment[anatomy_probe.LEAVE] = "1" if leave else "0"
         environment[anatomy_probe.SPAWNED] = str(time.monotonic_ns())
         output, start.error = prove_inductor._call(command, environment, float(self.arguments.timeout), log)
         for line in output.splitlines():
@@ -223,7 +236,7 @@ class Anatomy:
             command = self.run(case, "pycache", root)
         elif kind.startswith("run"):
             command = self.run(case, "pycache" if kind == "run+pycache" else "warm", root)
-        self.start(case, variant, round_, root, command)
+        self.start(case, variant, round_, root, command, leave=True)
         if kind not in ("hot", "again"):
             shutil.rmtree(root, ignore_errors=True)
 
