@@ -64,7 +64,7 @@ class Payload:
         rows = [(), *sorted({row for row in seen if row})]
         numbers = {row: number for number, row in enumerate(rows)}
         contents = tuple(
-            replace(content, foreign=numbers[row]) if row else content for content, row in zip(index.contents, seen)
+            content._replace(foreign=numbers[row]) if row else content for content, row in zip(index.contents, seen)
         )
         return replace(index, contents=contents, foreign=tuple(rows))
 

@@ -121,6 +121,28 @@ def test_a_file_is_what_its_name_claims_or_the_problem_says_why_not(case: str) -
         assert problem.file == name and problem.detail and str(problem) == f"{name}: {problem.detail}"
 
 
+def module_name(source: bytes) -> str:
+    """Name a module as Inductor does, by torch's own function."""
+    from torch._inductor.codecache import code_hash
+
+    return f"{code_hash(source.decode().strip())}.py"
+
+
+def test_a_module_under_the_name_of_its_content_is_whole_without_being_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = b"\n# AOT ID: ['0_forward']\nimport torch\ndef call(args): return args\n\n"
+    name = module_name(source)
+    monkeypatch.setattr("symtable.symtable", lambda *given: pytest.fail("it was parsed"))
+    assert examine(name, source, Unit.MODULE).problems == ()
+
+
+@pytest.mark.parametrize("cut", [b"import torch\ndef call(", b"import torch\nx = 'ab", b"\0" + b"import torch\n"])
+def test_a_module_that_is_not_what_its_name_says_is_parsed(cut: bytes) -> None:
+    """Loss prevented: a cut-off module is packed, and torch stops with a SyntaxError where it is loaded."""
+    name = module_name(b"import torch\ndef call(args): return args\nx = 'abc'\n")
+    assert [problem.code for problem in examine(name, cut, Unit.MODULE).problems] == ["bad_python"]
+    assert examine(name, b"import torch  # edited\n", Unit.MODULE).problems == ()
+
+
 def test_a_module_that_warns_is_parsed_in_silence() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

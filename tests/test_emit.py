@@ -580,7 +580,7 @@ def rewrite(old: Path, new: Path, changes: dict[bytes, bytes], move: int = 0) ->
         for number, content in enumerate(reader.index.contents):
             data = reader.read(number)
             data = changes.get(data, data)
-            changed = dataclasses.replace(content, digest=hashlib.sha256(data).digest(), size=len(data), copies=())
+            changed = content._replace(digest=hashlib.sha256(data).digest(), size=len(data), copies=())
             sources.append(Source(changed, lambda data=data: [data]))
     entries = [
         dataclasses.replace(

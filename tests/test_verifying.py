@@ -91,7 +91,7 @@ def test_an_index_that_names_another_gpu_than_the_files_is_found(bundle: Path, t
     lying = tuple(replace(entry, target=Target("cuda", "80", 32)) if entry.target else entry for entry in index.entries)
     sources = []
     for number, content in enumerate(index.contents):
-        own = replace(content, copies=(), foreign=0)
+        own = content._replace(copies=(), foreign=0)
         sources.append(Source(own, lambda number=number: [contents[number]]))  # type: ignore[misc]
     out = io.BytesIO()
     write(out, replace(index, entries=lying, contents=(), frames=(), foreign=((),)), sources)

@@ -36,6 +36,8 @@ _REQUIRED = ("contents", "entries", "facts", "foreign", "frames", "profile", "ro
 _OPTIONAL = ("base",)  # there or not; a reader that does not know it must refuse
 _IGNORABLE = "~"  # a key that starts so may be passed over by a reader that does not know it
 
+_WHOLE, _TEXT = frozenset({int}), frozenset({str})
+
 _T = TypeVar("_T")
 
 
@@ -175,13 +177,14 @@ class _Rows:
 
     def numbers(self, value: Any, what: str) -> list[int]:
         numbers = self.sequence(value, what)
-        if any(type(number) is not int or number < 0 for number in numbers):
+        # By type, not by isinstance: True is no whole number here.
+        if numbers and (not _WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0):
             raise self.refuse(f"index part {what} holds something else than whole numbers")
         return numbers
 
     def strings(self, value: Any, what: str) -> list[str]:
         strings = self.sequence(value, what)
-        if not all(isinstance(string, str) for string in strings):
+        if not _TEXT.issuperset(map(type, strings)):
             raise self.refuse(f"index part {what} holds something else than strings")
         return strings
 
@@ -192,11 +195,13 @@ class _Rows:
             raise self.refuse(f"profile {value!r} is unknown") from error
 
     def each(self, value: Any, what: str, types: tuple[type, ...], make: Callable[..., _T]) -> Iterable[_T]:
+        whole = [place for place, kind in enumerate(types) if kind is int]
         for number, row in enumerate(self.sequence(value, what)):
-            if not isinstance(row, list) or [type(field) for field in row] != list(types):
+            if not isinstance(row, list) or tuple(map(type, row)) != types:
                 raise self.refuse(f"row {number} of index part {what} has another shape")
-            if any(field < 0 for field in row if type(field) is int):
-                raise self.refuse(f"row {number} of index part {what} holds a negative number")
+            for place in whole:
+                if row[place] < 0:
+                    raise self.refuse(f"row {number} of index part {what} holds a negative number")
             yield make(*row)
 
     def pick(self, things: Sequence[_T], number: int, what: str) -> _T:
@@ -227,7 +232,7 @@ def _entry(
 
 
 def _artifact(rows: _Rows, row: Any) -> Artifact:
-    if not isinstance(row, list) or [type(field) for field in row[:2]] != [str, int] or len(row) > 3 or row[1] < 0:
+    if not isinstance(row, list) or tuple(map(type, row[:2])) != (str, int) or len(row) > 3 or row[1] < 0:
         raise rows.refuse("a file row has another shape")
     return Artifact(row[0], row[1], _relocation(rows, row[2]) if len(row) == 3 else None)
 

@@ -40,6 +40,8 @@ def _canonical(value: Any, depth: int) -> Any:
         if depth == _MAX_DEPTH:
             return [_canonical(item, depth + 1) for item in value]
         # Nearly everything in an index stands in an array, and is as it should be.
+        if _PLAIN.issuperset(map(type, value)):
+            return value
         return [item if type(item) in _PLAIN else _canonical(item, depth + 1) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):

@@ -20,7 +20,7 @@ from bundler.formats.limits import (
     MAX_PLACEHOLDERS,
     MAX_RELOCATED_SIZE,
 )
-from bundler.model import Artifact, Entry, Index, Unit
+from bundler.model import Content, Entry, Index, Unit
 
 __all__ = ["check", "check_path", "collision", "own_sizes"]
 
@@ -55,19 +55,21 @@ def check(index: Index, *, payload_size: int, bundle_size: int, offset: int, nam
     except _BrokenRuleError as error:
         raise FormatError(str(error), offset, name) from error
     # A small file that unpacks to terabytes is refused before the first byte of it.
-    absent = sum(index.contents[a.content].size for e in index.entries for a in e.artifacts if _in_base(index, a))
+    absent = _absent_size(index) if index.base else 0
     size = index.content_size - absent + MAX_PATH_SIZE * (_placeholders(index) + _directories(index))
     if size > MAX_FREE_EXPANSION and size > bundle_size * MAX_EXPANSION:
         raise LimitExceededError("bytes of files per byte of bundle", size // bundle_size, MAX_EXPANSION, name)
 
 
-def _in_base(index: Index, artifact: Artifact) -> bool:
-    return artifact.content < index.base_contents
+def _absent_size(index: Index) -> int:
+    """Return the bytes of the files that lie in the base."""
+    numbers = (artifact.content for entry in index.entries for artifact in entry.artifacts)
+    return sum(index.contents[number].size for number in numbers if number < index.base_contents)
 
 
 def _placeholders(index: Index) -> int:
-    rows = (artifact.relocation for entry in index.entries for artifact in entry.artifacts)
-    return sum(len(row.offsets) for row in rows if row)
+    rows = [artifact.relocation for entry in index.entries for artifact in entry.artifacts if artifact.relocation]
+    return sum(len(row.offsets) for row in rows)
 
 
 def _directories(index: Index) -> int:
@@ -97,9 +99,9 @@ def _check_counts(index: Index, name: str) -> None:
         if count > MAX_COUNT:
             raise LimitExceededError(what, count, MAX_COUNT, name)
     for what, size, limit in (
-        *(("raw bytes of a frame", frame.raw_size, MAX_BLOCK_SIZE) for frame in index.frames),
-        *(("bytes of a frame as stored", frame.stored_size, MAX_FRAME_SIZE) for frame in index.frames),
-        *(("bytes of a content", content.size, MAX_CONTENT_SIZE) for content in index.contents),
+        ("raw bytes of a frame", max((frame.raw_size for frame in index.frames), default=0), MAX_BLOCK_SIZE),
+        ("bytes of a frame as stored", max((frame.stored_size for frame in index.frames), default=0), MAX_FRAME_SIZE),
+        ("bytes of a content", max((content.size for content in index.contents), default=0), MAX_CONTENT_SIZE),
     ):
         if size > limit:
             raise LimitExceededError(what, size, limit, name)
@@ -129,8 +131,12 @@ def _check_frames(index: Index, payload_size: int) -> None:
 def own_sizes(index: Index) -> list[int]:
     """Return how many bytes each content has of its own, in payload order; the rest are copies, or lie in the base."""
     contents, absent = index.contents, index.base_contents
-    own = [c.size - sum(contents[number].size for _, number in c.copies) for c in contents[absent:]]
+    own = [c.size - _copied(c, contents) if c.copies else c.size for c in contents[absent:]]
     return [0] * absent + own
+
+
+def _copied(content: Content, contents: Sequence[Content]) -> int:
+    return sum(contents[number].size for _, number in content.copies)
 
 
 def _check_contents(index: Index, spare: int) -> None:
@@ -138,14 +144,19 @@ def _check_contents(index: Index, spare: int) -> None:
     for number, content in enumerate(contents):
         for _, source in content.copies:
             # Copies of copies would let a few rows stand for any number of bytes; a later source cannot be streamed.
-            _require(source < number, f"content {number} copies content {source}, which does not stand before it")
-            _require(not contents[source].copies, f"content {number} copies content {source}, itself made of copies")
-            _require(contents[source].size > 0, f"content {number} copies content {source}, which is empty")
-        _require(content.foreign < len(index.foreign), f"content {number} names row {content.foreign} of foreign paths")
+            if source >= number:
+                raise _BrokenRuleError(f"content {number} copies content {source}, which does not stand before it")
+            if contents[source].copies:
+                raise _BrokenRuleError(f"content {number} copies content {source}, itself made of copies")
+            if not contents[source].size:
+                raise _BrokenRuleError(f"content {number} copies content {source}, which is empty")
+        if content.foreign >= len(index.foreign):
+            raise _BrokenRuleError(f"content {number} names row {content.foreign} of foreign paths")
     own = own_sizes(index)
     for number, content in enumerate(contents):
-        gaps = sum(gap for gap, _ in content.copies)
-        _require(own[number] >= gaps, f"content {number} has {own[number]} bytes of its own, its copies need {gaps}")
+        gaps = sum(gap for gap, _ in content.copies) if content.copies else 0
+        if own[number] < gaps:
+            raise _BrokenRuleError(f"content {number} has {own[number]} bytes of its own, its copies need {gaps}")
     raw = sum(frame.raw_size for frame in index.frames)
     _require(sum(own) == raw, f"the contents have {sum(own)} bytes of their own, the frames hold {raw}")
     _require(len({content.digest for content in contents}) == len(contents), "a content stands twice")
@@ -164,22 +175,28 @@ def _check_entries(index: Index) -> None:
     _require(index.foreign[:1] == ((),), "row 0 of foreign paths is not empty")
     before: tuple[str, str] = ("", "")
     for entry in index.entries:
-        _require(entry.identity > before, f"entry {entry} is not sorted, or stands twice")
-        before = entry.identity
-        check_path(entry.path, str(entry))
+        identity = entry.identity
+        if identity <= before:
+            raise _BrokenRuleError(f"entry {entry} is not sorted, or stands twice")
+        before = identity
+        if not _PLAIN_PATH.fullmatch(entry.path):
+            check_path(entry.path, str(entry))
         _check_artifacts(entry, index)
     _check_collisions(index.entries)
 
 
 def _check_artifacts(entry: Entry, index: Index) -> None:
     names = [artifact.name for artifact in entry.artifacts]
-    _require(bool(names) and names == sorted(set(names)), f"the files of {entry} are none, not sorted, or twice there")
+    if not names or names != sorted(set(names)):
+        raise _BrokenRuleError(f"the files of {entry} are none, not sorted, or twice there")
     if entry.unit is Unit.KERNEL:
         for name in names:
-            _require("/" not in name, f"file {name!r} of kernel {entry} lies in another directory")
-            check_path(name, f"{entry}/{name}")
-    else:
-        _require(names == [entry.path.rpartition("/")[2]], f"{entry} does not have the one file of its name")
+            if "/" in name:
+                raise _BrokenRuleError(f"file {name!r} of kernel {entry} lies in another directory")
+            if not _PLAIN_PATH.fullmatch(name):
+                check_path(name, f"{entry}/{name}")
+    elif names != [entry.path.rpartition("/")[2]]:
+        raise _BrokenRuleError(f"{entry} does not have the one file of its name")
     for artifact in entry.artifacts:
         if artifact.relocation:
             _check_relocation(entry, artifact.name, artifact.relocation.offsets, index.contents[artifact.content].size)

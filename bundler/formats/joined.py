@@ -139,8 +139,7 @@ def _numbers(base: Index, delta: Index, name: str) -> list[int]:
 def _own_contents(base: Index, delta: Index, numbers: Sequence[int]) -> tuple[Content, ...]:
     shift = len(base.foreign) - 1  # row 0, which is empty, stands once
     return tuple(
-        replace(
-            content,
+        content._replace(
             copies=tuple((gap, numbers[source]) for gap, source in content.copies),
             foreign=content.foreign + shift if content.foreign else 0,
         )
@@ -149,7 +148,7 @@ def _own_contents(base: Index, delta: Index, numbers: Sequence[int]) -> tuple[Co
 
 
 def _renumbered(entry: Entry, numbers: Sequence[int]) -> Entry:
-    artifacts = tuple(replace(artifact, content=numbers[artifact.content]) for artifact in entry.artifacts)
+    artifacts = tuple(artifact._replace(content=numbers[artifact.content]) for artifact in entry.artifacts)
     return replace(entry, artifacts=artifacts)
 
 

@@ -188,7 +188,7 @@ def misplaced(reindex: Callable[[Callable[[Index], Index]], Path]) -> Path:
             moved = artifact.relocation and artifact.relocation._replace(
                 offsets=tuple(offset + 1 for offset in artifact.relocation.offsets)
             )
-            artifacts.append(replace(artifact, relocation=moved))
+            artifacts.append(artifact._replace(relocation=moved))
         return replace(index, entries=(replace(entry, artifacts=tuple(artifacts)), *index.entries[1:]))
 
     return reindex(change)

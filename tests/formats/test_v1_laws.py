@@ -189,7 +189,7 @@ def test_what_is_written_is_read(tree: Tree, block_size: int, chunk: int, level:
     for reader in (filed(data), piped(data)):
         assert reader.index == report.index
         assert replace(reader.index, contents=(), frames=()) == tree.index
-        assert [replace(content, foreign=0) for content in reader.index.contents] == list(tree.rows)
+        assert [content._replace(foreign=0) for content in reader.index.contents] == list(tree.rows)
         assert (reader.content_digest, reader.bundle_size) == (report.content_digest, report.size)
         assert delivered(reader, everything) == everything
         reader.finish()
@@ -251,7 +251,7 @@ def test_the_content_digest_is_of_what_is_restored_and_of_nothing_else(
         lambda entry: replace(entry, target=Target("cuda", "80", 32)),
         lambda entry: replace(entry, target=Target("cuda", "80", 64)),
         lambda entry: replace(entry, artifacts=entry.artifacts[:-1]),
-        lambda entry: replace(entry, artifacts=(replace(entry.artifacts[0], name="k000x"), *entry.artifacts[1:])),
+        lambda entry: replace(entry, artifacts=(entry.artifacts[0]._replace(name="k000x"), *entry.artifacts[1:])),
     ]
     digests = {report.content_digest}
     if tree.index.entries:
@@ -417,7 +417,7 @@ def test_a_source_that_is_damaged_spoils_what_copies_it_and_nothing_else() -> No
     tree = tree_of([*sources, b"<" + sources[0] + b">", b"(" + sources[2] + b")"], {3: ((1, 0),), 4: ((1, 2),)})
     index = tree.index
     rows = list(tree.rows)
-    rows[0] = replace(rows[0], digest=bytes(32))  # the frame is whole, the content is not what the index says
+    rows[0] = rows[0]._replace(digest=bytes(32))  # the frame is whole, the content is not what the index says
     out = io.BytesIO()
     lying = Tree(index, tree.contents, tuple(rows))
     write(out, index, lying.sources())
@@ -569,7 +569,7 @@ def test_many_frames_are_found_without_adding_up_all_before_them() -> None:
 def test_what_a_reader_would_refuse_is_not_written() -> None:
     """The loss: a bundle that nobody can read, found out on another host."""
     cases: dict[str, tuple[Tree, Index]] = {
-        "fewer bytes than said": (replace(SMALL, rows=(replace(SMALL.rows[0], size=9), *SMALL.rows[1:])), SMALL.index),
+        "fewer bytes than said": (replace(SMALL, rows=(SMALL.rows[0]._replace(size=9), *SMALL.rows[1:])), SMALL.index),
         "entries out of order": (SMALL, replace(SMALL.index, entries=SMALL.index.entries[::-1])),
         "a content of no file": (SMALL, replace(SMALL.index, entries=SMALL.index.entries[:1])),
         "a bad path": (
