@@ -586,9 +586,7 @@ def rewrite(old: Path, new: Path, changes: dict[bytes, bytes], move: int = 0) ->
         dataclasses.replace(
             entry,
             artifacts=tuple(
-                dataclasses.replace(
-                    a, relocation=a.relocation._replace(offsets=tuple(o + move for o in a.relocation.offsets))
-                )
+                a._replace(relocation=a.relocation._replace(offsets=tuple(o + move for o in a.relocation.offsets)))
                 if a.relocation
                 else a
                 for a in entry.artifacts
