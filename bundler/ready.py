@@ -1,7 +1,11 @@
 """Whether an installed kernel launches as the bundle's does: a quick look, for the start of a training process.
 
-A look from the bundle's side: the binary and the metadata have the digests of the index, and the group file leads to
-files that are there. IR that nobody loads is not read. What is not ready is for ``emit`` to judge, which looks closer.
+A look from the bundle's side: the binary and the metadata have the digests of the index, and the group file is the
+bundle's too, or leads to files that are there. IR that nobody loads is not read. What is not ready is for ``emit`` to
+judge, which looks closer.
+
+This is the whole of a hit where nothing is missing, so that every system call counts: what is read has the digest that
+the index says, or is not ready, whatever else it may be.
 """
 
 from __future__ import annotations
@@ -12,10 +16,14 @@ import os
 from collections.abc import Sequence
 
 from bundler import check
-from bundler.collect import read_file
-from bundler.model import Artifact, Content, Entry, Unit
+from bundler._opening import open_unseen
+from bundler.model import Artifact, Base, Content, Entry, Unit
+from bundler.relocate import unrestore
 
 __all__ = ["is_ready"]
+
+_GROUP_SIZE = 1 << 16  # bytes; of a larger one, which names a thousand files, not all is read, and ``emit`` judges
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def is_ready(entry: Entry, contents: Sequence[Content], root: str) -> bool:
@@ -30,25 +38,52 @@ def is_ready(entry: Entry, contents: Sequence[Content], root: str) -> bool:
     if entry.unit is not Unit.KERNEL or len(groups) != 1:
         return False
     directory = os.path.join(root, *entry.path.split("/"))
-    members = [artifact for artifact in entry.artifacts if artifact is not groups[0]]
+    group = groups[0]
+    members = [artifact for artifact in entry.artifacts if artifact is not group]
     try:
-        return _leads_home(directory, groups[0].name, members) and all(
-            _is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members
-        )
+        data = _read(f"{directory}/{group.name}", _GROUP_SIZE)
+        is_home = _is_group(group, contents[group.content], data, directory) or _leads_home(directory, data, members)
+        return is_home and all(_is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):  # absent, or damaged
         return False
 
 
-def _leads_home(directory: str, group: str, members: Sequence[Artifact]) -> bool:
+def _is_group(group: Artifact, content: Content, data: bytes, directory: str) -> bool:
+    """Whether a group file is what a restore would write, byte for byte."""
+    if group.relocation is None or group.relocation.base is not Base.ENTRY:
+        return False
+    stored = unrestore(data, group.relocation, directory)
+    return stored is not None and hashlib.sha256(stored).digest() == content.digest
+
+
+def _leads_home(directory: str, group: bytes, members: Sequence[Artifact]) -> bool:
     """Whether a group file names ``members``, and every file that it names is in ``directory``."""
     with os.scandir(directory) as found:  # one look at all of them; that the members are whole is seen by reading them
         files = {entry.name for entry in found if entry.is_file(follow_symlinks=False)}
-    named = json.loads(read_file(f"{directory}/{group}") or b"")["child_paths"]
+    named = json.loads(group)["child_paths"]
     return {member.name for member in members} <= named.keys() <= files and all(
         place == os.path.join(directory, name) for name, place in named.items()
     )
 
 
 def _is_equal(path: str, content: Content) -> bool:
-    data = read_file(path, size=content.size)
-    return data is not None and hashlib.sha256(data).digest() == content.digest
+    data = _read(path, content.size)
+    return len(data) == content.size and hashlib.sha256(data).digest() == content.digest
+
+
+def _read(path: str, size: int) -> bytes:
+    """Return the bytes of a file, and at most one more than ``size``: then it is larger.
+
+    A link in the last part is not followed, and a FIFO has nothing to give.
+    """
+    fd = open_unseen(path, _FLAGS)
+    try:
+        data = os.read(fd, size + 1)
+        while 0 < len(data) < size:  # a file system may give less than it is asked for
+            more = os.read(fd, size + 1 - len(data))
+            if not more:
+                break
+            data += more
+        return data
+    finally:
+        os.close(fd)
