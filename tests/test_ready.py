@@ -1,4 +1,4 @@
-"""The quick look of a hit: what launches as the bundle's is left alone, and whatever else it may be is looked at again."""
+"""The quick look of a hit: what launches as the bundle's is left alone; whatever else it may be is looked at again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 import bundler
 from bundler.model import Content, Entry
-from bundler.ready import is_ready
 from bundler.reading import opened
+from bundler.ready import is_ready
 from bundler.testing import trees
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors")

@@ -190,7 +190,12 @@ class Anatomy:
             for name in prove_inductor.ENTRIES:
                 shutil.copytree(base / "hook" / "inductor" / name, base / "entries" / name)
         if needs(wanted, "run") or "again" in wanted:
-            self.bundler(case, "pack", f"inductor={base / 'cold' / 'inductor'}", "-o", str(base / "warm.tbundle"))
+            roots = [
+                f"inductor={base / 'cold' / 'inductor'}",
+                f"triton={base / 'cold' / 'triton' / '.triton' / 'cache'}",
+            ]
+            there = [root for root in roots if os.path.isdir(root.partition("=")[2])]
+            self.bundler(case, "pack", *there, "-o", str(base / "warm.tbundle"))
         if not {"run+pycache", "again"}.isdisjoint(wanted):
             # The byte code of a warm start is a part of that of a cold one.
             shutil.copyfile(base / "warm.tbundle", base / "pycache.tbundle")
