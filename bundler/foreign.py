@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["prefixes"]
+__all__ = ["RUN", "prefixes"]
 
 # A path follows a quote (JSON, IR, PTX, Python), a NUL (debug sections; the high byte of a pickled length), the 1 that
 # stands before the first directory of a DWARF line table, or the length of a short string in a pickle or in byte code.
@@ -21,7 +21,8 @@ _PATH = re.compile(
 
 # All that a path can be made of, from a lead on. The IR of a kernel names one source in each of its lines, so that what
 # is found this quickly is taken apart once, and not a hundred times. What is longer than PATH_MAX is no path.
-_RUN = re.compile(_LEAD + rb"[^\x00-\x1f\"'\\<>|*?]{3,4095}")
+RUN = re.compile(_LEAD + rb"[^\x00-\x1f\"'\\<>|*?]{3,4095}")
+"""A lead and all that a path behind it can be made of."""
 
 _MAX_PREFIXES = 64  # per file; what comes after is cut to two parts, so that a list of sources does not fill the index
 
@@ -34,7 +35,7 @@ def prefixes(data: bytes | bytearray | memoryview, root: str = "") -> tuple[str,
         root: Where the root was recorded; paths below it are all given as ``root``. "" when it is not known.
     """
     found: set[bytes] = set()
-    for run in set(_RUN.findall(data)):
+    for run in set(RUN.findall(data)):
         found.update(_PATH.findall(b'"' + run))
     named = {_shorten("/" + path.decode("ascii").rstrip("/"), root) for path in found}
     if len(named) > _MAX_PREFIXES:

@@ -156,6 +156,7 @@ def again(bench: Bench, input: Input) -> None:
     sides = [
         Side("unpack", lambda: bench.launcher.run(*command), ours=True),
         Side("read and hash", lambda: bench.launcher.run(lowest)),
+        Side("floor: with a command line", lambda: bench.launcher.run(floor_command("command", tree))),
     ]
     bench.measure(input, "all there", sides)
 

@@ -225,12 +225,16 @@ def python_unpack(archive: str, into: str) -> dict[str, Any]:
 @function
 def write_plan(bundle: str, tree: str, plan: str) -> dict[str, Any]:
     """Write what ``floor.py`` works on: the frames of a bundle, their raw blocks, and the files of a tree in one."""
+    from bundler.foreign import RUN
+
     place = Path(plan)
     place.mkdir(parents=True)
     frames = _frames(bundle)
     paths = sorted(path for path in Path(tree).rglob("*") if path.is_file())
     told = {
         "tree": tree,
+        "strings": {str(path): found for path in paths if (found := _strings(path))},
+        "paths": RUN.pattern.decode("latin-1"),
         "frames": [[len(frame), raw] for frame, raw in frames],
         "files": [[str(path.relative_to(tree)), path.stat().st_size] for path in paths],
     }
@@ -244,6 +248,20 @@ def write_plan(bundle: str, tree: str, plan: str) -> dict[str, Any]:
             file.writelines(parts)
     forget()
     return {}
+
+
+def _strings(path: Path) -> list[tuple[int, int]]:
+    """Return (offset, size) of the strings of an entry that may be copies of other files."""
+    from bundler.check import examine
+    from bundler.collect import long_strings
+    from bundler.kinds import unit_of
+    from bundler.model import Unit
+
+    unit = unit_of("/".join(path.parts[-4:])) if "fxgraph" in path.parts else unit_of("/".join(path.parts[-3:]))
+    if unit not in (Unit.FXGRAPH, Unit.AOTAUTOGRAD):
+        return []
+    data = path.read_bytes()
+    return [(offset, size) for offset, size, _ in long_strings(data, examine(path.name, data, unit))]
 
 
 def _bytes(path: str) -> bytes:
