@@ -27,6 +27,7 @@ from bundler.kinds import KINDS
 from bundler.model import Profile, Unit
 from bundler.packing import write_collected
 from bundler.reading import opened
+from bundler.ready import is_ready
 from bundler.roots import Root
 from bundler.testing import artifacts, trees
 from bundler.testing.faults import crash_points
@@ -188,6 +189,28 @@ def test_damaged_or_foreign_host_binary_is_left_out_and_the_kernels_are_not(
     assert len(warnings()) == warned and all(stub.name in warning for warning in warnings())
 
 
+def test_host_binary_of_a_name_that_no_bundle_holds_costs_no_kernel(
+    place: Place, warnings: Callable[[], list[str]]
+) -> None:
+    # The loss: all kernels of a graph, since the index of their blob is refused.
+    made = place.bundler_of(place.here)
+    blob = place.collected(place.write(f"0/{HEX_KEY}/\udcff{SUFFIX}"), place.stub, made=made)
+    assert len(paths_in(blob)) == 3 and made.stats()["host_binaries_skipped"] == 1
+    assert len(warnings()) == 1
+
+
+def test_host_binary_without_one_whole_kernel_is_no_blob(place: Place) -> None:
+    # The loss: an entry that says that it restores something, and launches nothing.
+    for key in place.keys:
+        (place.here / "0" / key / "add.cubin").unlink()
+    made = place.bundler_of(place.here)
+    made.begin_compile()
+    made.put(place.keys[0])
+    made.put_host_binary(place.stub)
+    assert made.collect() is None
+    assert (made.stats()["kernels_skipped"], made.stats()["host_binaries_collected"]) == (1, 0)
+
+
 def test_blob_without_host_binaries_has_the_bytes_that_it_always_had(place: Place) -> None:
     # The loss: the entries of a release before and after differ, and no two hosts share a digest.
     collected, root = Collected(), Root("0", KINDS["triton"], str(place.here / "0"))
@@ -322,6 +345,19 @@ def test_host_binary_that_is_there_is_compared_and_left_alone(place: Place) -> N
     assert calls == [] and installed.stat().st_mtime_ns == 1
     assert (report.unchanged, report.host_binaries.unchanged, report.host_binaries.files_written) == (2, 1, 0)
     assert (there.stats()["kernels_unchanged"], there.stats()["host_binaries_unchanged"]) == (2, 1)
+
+
+def test_host_binary_is_ready_when_it_has_the_digest_and_not_before(place: Place) -> None:
+    # The loss: each start opens the cache for a restore, though everything is there.
+    with opened(place.collected(place.stub)) as reader:
+        entry = next(entry for entry in reader.index.entries if entry.unit is Unit.HOST_BINARY)
+
+        def ready(base: Path) -> bool:
+            return is_ready(entry, reader.index.contents, str(base / "0"))
+
+        assert ready(place.here) and not ready(place.there)
+        place.write(f"0/{KEY}/{STUB}", artifacts.host_binary(seed=7))
+        assert not ready(place.here)
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "NULs"])
