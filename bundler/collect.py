@@ -35,6 +35,7 @@ __all__ = [
     "File",
     "Options",
     "collect",
+    "collect_files",
     "collect_kernels",
     "long_strings",
     "read_file",
@@ -166,6 +167,13 @@ def collect_kernels(root: Root, paths: Iterable[str], options: Options, into: Co
         collector.kernel(path)
 
 
+def collect_files(root: Root, paths: Iterable[str], options: Options, into: Collected) -> None:
+    """Read just the files at ``paths`` inside ``root``, each an entry; one that is absent is skipped with a reason."""
+    collector = _Collector(root, options, into)
+    for path in paths:
+        collector.file(path)
+
+
 class _Collector:
     """Walks one root. Paths in it are relative to the root, with ``/``."""
 
@@ -281,6 +289,11 @@ class _Collector:
             self._skip(path, "no group file: the kernel counts as absent")
         else:
             self._kernel(path, [name for name in self._wanted(path, found) if self._is_named(f"{path}/{name}")])
+
+    def file(self, path: str) -> None:
+        """Take one file that is an entry by itself."""
+        if self._is_named(path):
+            self._single(path)
 
     def _wanted(self, path: str, found: Iterable[tuple[str, int]]) -> list[str]:
         below = ((name, f"{path}/{name}") for name, kind in found if kind == stat.S_IFREG)

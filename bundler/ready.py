@@ -1,8 +1,8 @@
 """Whether an installed kernel launches as the bundle's does: a quick look, for the start of a training process.
 
 A look from the bundle's side: the binary and the metadata have the digests of the index, and the group file is the
-bundle's too, or leads to files that are there. IR that nobody loads is not read. What is not ready is for ``emit`` to
-judge, which looks closer.
+bundle's too, or leads to files that are there. IR that nobody loads is not read. Of a host binary there is the digest
+alone. What is not ready is for ``emit`` to judge, which looks closer.
 
 This is the whole of a hit where nothing is missing, so that every system call counts: what is read has the digest that
 the index says, or is not ready, whatever else it may be.
@@ -27,25 +27,31 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 
 
 def is_ready(entry: Entry, contents: Sequence[Content], root: str) -> bool:
-    """Whether the kernel at the place of ``entry`` below ``root`` can be left as it is.
+    """Whether the kernel, or host binary, at the place of ``entry`` below ``root`` can be left as it is.
 
     Args:
         entry: Of the bundle.
         contents: Of the bundle's index.
         root: Absolute path.
     """
-    groups = [artifact for artifact in entry.artifacts if check.is_group(artifact.name)]
-    if entry.unit is not Unit.KERNEL or len(groups) != 1:
-        return False
-    directory = os.path.join(root, *entry.path.split("/"))
-    group = groups[0]
-    members = [artifact for artifact in entry.artifacts if artifact is not group]
+    place = os.path.join(root, *entry.path.split("/"))
     try:
-        data = _read(f"{directory}/{group.name}", _GROUP_SIZE)
-        is_home = _is_group(group, contents[group.content], data, directory) or _leads_home(directory, data, members)
-        return is_home and all(_is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members)
+        if entry.unit is Unit.HOST_BINARY:
+            return _is_equal(place, contents[entry.artifacts[0].content])
+        return entry.unit is Unit.KERNEL and _launches_alike(entry, contents, place)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):  # absent, or damaged
         return False
+
+
+def _launches_alike(entry: Entry, contents: Sequence[Content], directory: str) -> bool:
+    groups = [artifact for artifact in entry.artifacts if check.is_group(artifact.name)]
+    if len(groups) != 1:
+        return False
+    group = groups[0]
+    members = [artifact for artifact in entry.artifacts if artifact is not group]
+    data = _read(f"{directory}/{group.name}", _GROUP_SIZE)
+    is_home = _is_group(group, contents[group.content], data, directory) or _leads_home(directory, data, members)
+    return is_home and all(_is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members)
 
 
 def _is_group(group: Artifact, content: Content, data: bytes, directory: str) -> bool:

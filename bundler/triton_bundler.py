@@ -8,6 +8,9 @@ Threads: one lock guards the open scopes and the counters, and is never held whi
 belongs to the thread that began it. A ``put`` from a thread without a scope (a compile worker's callback) goes to every
 open scope: a kernel too many costs bytes, a kernel too few costs a compile.
 
+Host binaries (see ``bundler.host_binaries``) travel with the kernels that they launch, never alone, and are counted
+apart. Kernels come first: whatever keeps a host binary from being restored costs one call of a C compiler.
+
 Every order of calls has an outcome:
 
 ======================================  ================================================================================
@@ -15,6 +18,8 @@ call                                    outcome
 ======================================  ================================================================================
 ``begin_compile`` twice                 the first scope is dropped (a compile that failed half way), counted
 ``put`` without any open scope          ignored, counted
+``put_host_binary`` without a scope     ignored
+``put_host_binary`` without a ``put``   None from ``collect``: there is nothing that it could launch
 ``collect`` twice, or without a scope   None: there is nothing to store
 switched off at ``begin_compile``       no scope is opened: every ``put`` until the next begin is ignored
 switched off at ``collect``             the scope is dropped, None
@@ -34,15 +39,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bundler.collect import ChangedError, Collected, Draft, Options, collect_kernels
-from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
+from bundler.collect import ChangedError, Collected, Draft, Options, collect_files, collect_kernels
+from bundler.emit import EmitReport
 from bundler.errors import BundlerError, LocalIOError, UsageError
-from bundler.formats import Reader
+from bundler.hit import HitReport, restore
+from bundler.host_binaries import beside
 from bundler.kinds import KINDS
-from bundler.model import Index, Profile
+from bundler.model import Index, Profile, Unit
 from bundler.packing import read_profile, write_collected
 from bundler.reading import opened
-from bundler.ready import is_ready
 from bundler.roots import Root
 from bundler.winners import drop_losers
 
@@ -66,12 +71,25 @@ class _Scope:
     """One compile: kernels in the order of their ``put``, each with the compile time that it stands for.
 
     ``places`` has the directory that each lay in when it was put: a library may point the cache elsewhere later on.
+    ``host_binaries`` are absolute paths, wherever they are.
     """
 
     kernels: dict[tuple[int, str], float] = field(default_factory=dict)
     places: dict[tuple[int, str], str] = field(default_factory=dict)
     winners: set[str] = field(default_factory=set)
     required: set[str] = field(default_factory=set)
+    host_binaries: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Packed:
+    """What was made of a scope; the counts are of what is in the blob, and of what was left out of it."""
+
+    blob: bytes | None = None
+    kernels: int = 0
+    kernels_skipped: int = 0
+    host_binaries: int = 0
+    host_binaries_skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -94,6 +112,14 @@ class _Counters:
     emit_seconds: float = 0.0
     emit_failures: int = 0
     compile_seconds_saved: float = 0.0
+    host_binaries_collected: int = 0
+    host_binaries_skipped: int = 0
+    host_binaries_emitted: int = 0
+    host_binaries_unchanged: int = 0
+    host_binaries_repaired: int = 0
+    host_binaries_kept: int = 0
+    host_binaries_unusable: int = 0
+    host_binaries_failed: int = 0
 
 
 class TritonBundler:
@@ -181,6 +207,17 @@ class TritonBundler:
             for scope in self._scopes_here():
                 scope.required.add(path_key)
 
+    def put_host_binary(self, path: str | os.PathLike[str]) -> None:
+        """Remember a host binary that this compile made, or found.
+
+        Args:
+            path: Of the file. One that does not lie beside a kernel of this compile is not collected.
+        """
+        place = os.path.abspath(os.fspath(path))
+        with self._lock:
+            for scope in self._scopes_here():
+                scope.host_binaries.add(place)
+
     @property
     def compiling(self) -> bool:
         """Whether this thread has an open scope."""
@@ -204,23 +241,24 @@ class TritonBundler:
         if scope is None or not scope.kernels or not self._enabled():
             return None
         started = time.perf_counter()
-        blob: bytes | None = None
-        kernels = skipped = failure = 0
+        packed, failure = _Packed(), 0
         try:
-            blob, kernels, skipped = self._pack(scope, look)
+            packed = self._pack(scope, look)
         except BundlerError as error:
             failure = 1
             self._warn("collect", error)
         with self._lock:
             counters = self._counters
             counters.collect_failures += failure
-            counters.kernels_collected += kernels
-            counters.kernels_skipped += skipped
-            counters.bytes_collected += len(blob or b"")
+            counters.kernels_collected += packed.kernels
+            counters.kernels_skipped += packed.kernels_skipped
+            counters.host_binaries_collected += packed.host_binaries
+            counters.host_binaries_skipped += packed.host_binaries_skipped
+            counters.bytes_collected += len(packed.blob or b"")
             counters.collect_seconds += time.perf_counter() - started
-        return blob
+        return packed.blob
 
-    def _pack(self, scope: _Scope, look: Callable[[Index], None]) -> tuple[bytes | None, int, int]:
+    def _pack(self, scope: _Scope, look: Callable[[Index], None]) -> _Packed:
         # Winners are told from losers by what their IR says of its source.
         launch_only = self._profile is Profile.RUNTIME and not scope.winners
         options = Options(profile=self._profile, launch_only=launch_only)
@@ -231,12 +269,13 @@ class TritonBundler:
             collected = Collected()
             for root, paths in places.items():
                 collect_kernels(root, paths, options, collected)
-            for skipped in collected.skipped:
-                self._warn_once(f"left out of the bundle: {skipped.path}: {skipped.reason}")
-            left_out = len(collected.skipped)
+            self._warn_of_skipped(collected)
+            packed = _Packed(kernels_skipped=len(collected.skipped))
             collected.drafts = _without_losers(collected.drafts, scope)
-            if not collected.drafts:
-                return None, 0, left_out
+            packed.kernels = len(collected.drafts)
+            if not packed.kernels:
+                return packed
+            self._add_host_binaries(scope, places, options, collected, packed)
             saved = sum(scope.kernels.values())
             facts = {"compile_milliseconds": round(saved * 1000)} if saved else {}
             out = io.BytesIO()
@@ -252,7 +291,33 @@ class TritonBundler:
                 place = tempfile.tempdir or "temporary file"
                 raise LocalIOError.from_os_error(error, "write the blob", place) from error
             look(written.index)
-            return out.getvalue(), len(collected.drafts), left_out
+            packed.blob = out.getvalue()
+            return packed
+
+    def _add_host_binaries(
+        self, scope: _Scope, places: dict[Root, list[str]], options: Options, collected: Collected, packed: _Packed
+    ) -> None:
+        """Collect the host binaries that lie beside the kernels of a scope."""
+        if not scope.host_binaries:
+            return
+        found = Collected()
+        for root, kernels in places.items():
+            collect_files(root, beside(root.path, kernels, scope.host_binaries), options, found)
+        self._warn_of_skipped(found)
+        drafts = {(draft.root, draft.path): draft for draft in found.drafts}
+        for identity, draft in list(drafts.items()):
+            if draft.unit is not Unit.HOST_BINARY or not draft.needs:
+                log.debug("left out of the bundle: %s/%s: what it needs of a host is not known", *identity)
+                del drafts[identity]
+        packed.host_binaries = len(drafts)
+        packed.host_binaries_skipped = len(found.skipped) + len(found.drafts) - len(drafts)
+        collected.drafts += drafts.values()
+        collected.skipped += found.skipped
+        collected.bytes_in += found.bytes_in
+
+    def _warn_of_skipped(self, collected: Collected) -> None:
+        for skipped in collected.skipped:
+            self._warn_once(f"left out of the bundle: {skipped.path}: {skipped.reason}")
 
     def _sources(self, scope: _Scope) -> dict[Root, list[str]]:
         """Return where to look for the kernels of a scope: roots, and paths inside them."""
@@ -286,8 +351,10 @@ class TritonBundler:
 
     def read_and_emit(
         self, blob: bytes | None, *, look: Callable[[Index], None] = lambda index: None
-    ) -> EmitReport | None:
+    ) -> HitReport | None:
         """Make the kernels of a blob appear, each whole or not at all; None when that failed or is switched off.
+
+        So do the host binaries beside them, as far as they run on this host.
 
         Entries that are there and the same cost a comparison; damaged ones are replaced; different ones are kept.
         Nothing is brought to the disk by force: what a crash damages is found and repaired on the next hit.
@@ -299,27 +366,35 @@ class TritonBundler:
         if blob is None or not self._enabled():
             return None
         started = time.perf_counter()
-        report: EmitReport | None = None
+        report: HitReport | None = None
         saved, failure = 0.0, 0
         try:
             with opened(blob) as reader:
                 look(reader.index)
-                report = _emit(reader, self._places(reader.index))
+                report = restore(reader, self._places(reader.index), by_device=self._directories is not None)
                 saved = compile_seconds(reader.index)
         except BundlerError as error:
             failure = 1
             self._warn("emit", error)
-        for warning in report.warnings if report else ():
-            self._warn_once(warning)
-        if report is not None and report.repaired:
-            # Something damages this cache, and without us each of these would have been a miss or a failed load.
-            count = f"{report.repaired} kernel{'s' if report.repaired > 1 else ''}"
-            self._warn_once(f"{count} in the cache found damaged, and replaced from the bundle: look at the disk")
+        if report is not None:
+            self._warn_of_hit(report)
         with self._lock:
             self._count_emit(report, saved, failure, time.perf_counter() - started)
         return report
 
-    def _count_emit(self, report: EmitReport | None, saved: float, failure: int, seconds: float) -> None:
+    def _warn_of_hit(self, report: HitReport) -> None:
+        if report.host_binaries_error is not None:
+            self._warn("emit", report.host_binaries_error, what="host binaries")
+        for part, what in ((report, "kernel"), (report.host_binaries, "host binary")):
+            for warning in part.warnings:
+                self._warn_once(warning)
+            if part.repaired:
+                # Something damages this cache, and without us each of these would have been a miss or a failed load.
+                several = {"kernel": "kernels", "host binary": "host binaries"}[what]
+                count = f"{part.repaired} {several if part.repaired > 1 else what}"
+                self._warn_once(f"{count} in the cache found damaged, and replaced from the bundle: look at the disk")
+
+    def _count_emit(self, report: HitReport | None, saved: float, failure: int, seconds: float) -> None:
         counters = self._counters
         counters.emit_failures += failure
         counters.emit_seconds += seconds
@@ -328,19 +403,29 @@ class TritonBundler:
             counters.kernels_unchanged += report.unchanged
             counters.kernels_repaired += report.repaired
             counters.kernels_kept += report.kept
-            counters.bytes_emitted += report.bytes_written
+            counters.host_binaries_emitted += report.host_binaries.restored
+            counters.host_binaries_unchanged += report.host_binaries.unchanged
+            counters.host_binaries_repaired += report.host_binaries.repaired
+            counters.host_binaries_kept += report.host_binaries.kept
+            counters.host_binaries_unusable += report.host_binaries_unusable
+            counters.host_binaries_failed += report.host_binaries_failed
+            counters.bytes_emitted += report.bytes_written + report.host_binaries.bytes_written
             counters.compile_seconds_saved += saved_seconds(saved, report)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters: kernels, bytes, seconds of collect and emit, compile seconds saved."""
+        """Return the counters: kernels, host binaries, bytes, seconds of collect and emit, compile seconds saved.
+
+        Host binaries that were ``skipped`` were left out of a blob; those that were ``unusable`` were left out of a
+        restore, since they would not run; those that ``failed`` could not be written.
+        """
         with self._lock:
             counters = self._counters
             return {name: getattr(counters, name) for name in counters.__slots__}
 
-    def _warn(self, step: str, error: BundlerError) -> None:
+    def _warn(self, step: str, error: BundlerError, *, what: str = "kernels") -> None:
         if self._strict:
             raise error
-        self._warn_once(f"{step} failed, the kernels are compiled instead: {error}")
+        self._warn_once(f"{step} failed, the {what} are compiled instead: {error}")
 
     def _warn_once(self, message: str) -> None:
         with self._lock:
@@ -361,7 +446,7 @@ def saved_seconds(stood_for: float, report: EmitReport) -> float:
 
     Args:
         stood_for: Seconds that all kernels of the blob took to compile.
-        report: What was done with them.
+        report: What was done with them, and with nothing else.
     """
     written = report.restored + report.repaired
     return stood_for * written / max(1, written + report.unchanged + report.kept)
@@ -376,17 +461,3 @@ def _without_losers(drafts: list[Draft], scope: _Scope) -> list[Draft]:
         for draft in drafts
         if f"{draft.root}/{draft.path}" not in lost or draft.path.rpartition("/")[2] in scope.required
     ]
-
-
-def _emit(reader: Reader, places: dict[str, Root]) -> EmitReport:
-    """Emit the entries that are not installed. Where all of them are, equal or equivalent, nothing is staged."""
-    index = reader.index
-    entries = [entry for entry in index.entries if not is_ready(entry, index.contents, places[entry.root].path)]
-    options = EmitOptions(on_conflict=OnConflict.KEEP, sync=False)
-    report = EmitReport(restored=len(entries))
-    if any(os.path.lexists(os.path.join(places[entry.root].path, entry.path)) for entry in entries):
-        report = emit(reader, entries, places, replace(options, dry_run=True))
-    if report.restored or report.repaired:
-        report = emit(reader, entries, places, options)
-    report.unchanged += len(index.entries) - len(entries)
-    return report

@@ -27,8 +27,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     )
     | frozenset({"remote", "retention", "running", "saving", "triton_bundler", "union", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
-    frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores"})
-    | frozenset({"emit", "stage", "publish", "installed", "ready", "staging", "reading"})
+    frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores", "host_binaries"})
+    | frozenset({"emit", "hit", "stage", "publish", "installed", "ready", "staging", "reading"})
     | frozenset({"child", "pinning", "places", "watching"}),
     frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
     frozenset({"model", "digest"}),

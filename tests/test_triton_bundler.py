@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import shutil
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Callable
@@ -25,7 +26,7 @@ import bundler
 from bundler import TritonBundler, triton_bundler
 from bundler.errors import BundlerError, DigestMismatchError, LocalIOError, NotABundleError
 from bundler.formats import open_bundle, v1
-from bundler.testing import trees
+from bundler.testing import artifacts, trees
 from bundler.testing.faults import crash_points, judge
 from bundler.triton_bundler import SWITCH, is_switched_on
 
@@ -53,6 +54,13 @@ class Place:
         blob = made.collect()
         assert blob is not None
         return blob
+
+    def host_binary(self) -> Path:
+        """A host binary beside the kernels of device 0."""
+        path = self.cache / "0" / ("S" * 52) / f"stub{sysconfig.get_config_var('EXT_SUFFIX')}"
+        path.parent.mkdir()
+        path.write_bytes(artifacts.host_binary())
+        return path
 
     def whole(self) -> dict[str, dict[str, bytes]]:
         """What the root over there holds when every kernel of device 0 is emitted."""
@@ -148,6 +156,23 @@ def row_put_outside(made: TritonBundler, place: Place, switch: Callable[[bool], 
     assert made.collect() is None
 
 
+def row_host_binary_outside(made: TritonBundler, place: Place, switch: Callable[[bool], None]) -> None:
+    stub = place.host_binary()
+    made.put_host_binary(stub)
+    assert made.stats()["put_outside"] == 0
+    made.begin_compile()
+    made.put(place.keys[0])
+    blob = made.collect()
+    assert blob is not None and keys_in(blob) == [place.keys[0]]
+
+
+def row_host_binary_alone(made: TritonBundler, place: Place, switch: Callable[[bool], None]) -> None:
+    made.begin_compile()
+    made.put_host_binary(place.host_binary())
+    assert made.collect() is None
+    assert made.stats()["host_binaries_collected"] == 0 and made.stats()["collect_failures"] == 0
+
+
 def row_collect_twice(made: TritonBundler, place: Place, switch: Callable[[bool], None]) -> None:
     assert made.collect() is None
     made.begin_compile()
@@ -195,6 +220,8 @@ def row_off_at_emit(made: TritonBundler, place: Place, switch: Callable[[bool], 
 ROWS = {
     "``begin_compile`` twice": row_begin_twice,
     "``put`` without any open scope": row_put_outside,
+    "``put_host_binary`` without a scope": row_host_binary_outside,
+    "``put_host_binary`` without a ``put``": row_host_binary_alone,
     "``collect`` twice, or without a scope": row_collect_twice,
     "switched off at ``begin_compile``": row_off_at_begin,
     "switched off at ``collect``": row_off_at_collect,

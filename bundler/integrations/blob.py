@@ -6,7 +6,7 @@ blob, which has its own version.
 
 A process that has this package but not the hook restores all the same: torch iterates over what the function returns,
 and gets its own ``TritonKernelArtifacts``, made from the blob at that moment. Neither torch nor a decoder is imported
-before.
+before. Host binaries of the blob are not among them: torch would write them to any host.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class KernelArtifacts(Sequence[Any]):
 
 def _decode(blob: bytes) -> list[Any]:
     """Return every kernel of a blob as torch has it; all is verified before the first is returned."""
+    from bundler.model import Unit
     from bundler.reading import opened
 
     with opened(blob) as reader:
         contents: dict[int, bytearray] = {}
         for chunk in reader.deliver(range(len(reader.index.contents))):
             contents.setdefault(chunk.content, bytearray()).extend(chunk.data)
-        kernels = (_kernel(entry, contents) for entry in reader.index.entries)
+        kernels = (_kernel(entry, contents) for entry in reader.index.entries if entry.unit is Unit.KERNEL)
         return [kernel for kernel in kernels if kernel is not None]
 
 

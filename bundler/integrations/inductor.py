@@ -23,6 +23,7 @@ from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
 from bundler.integrations.clock import CompileClock, path_key
 from bundler.integrations.importing import WhenImported
 from bundler.integrations.ptxas import PtxasChoice
+from bundler.integrations.stubs import StubWatch
 
 if TYPE_CHECKING:
     from bundler.integrations.observe import Summary
@@ -58,6 +59,7 @@ class _Hook:
         self._bundler: TritonBundler | None = None
         self._clock = CompileClock(self._put_late)
         self._ptxas = PtxasChoice(self._is_on)
+        self._stubs = StubWatch(self._put_host_binary)
         self._lock = threading.RLock()
         self._states: dict[int, tuple[Any, ...]] = {}  # by thread
         self._original: dict[str, Any] = {}
@@ -74,6 +76,7 @@ class _Hook:
         for name in names:
             setattr(self._torch, name, self._ours[name])
         self._ptxas.start()
+        self._stubs.start()
 
     def _wrapped(self, name: str) -> Any:
         method = getattr(self, name)
@@ -88,6 +91,7 @@ class _Hook:
                 setattr(self._torch, name, original)
         self._clock.stop()
         self._ptxas.stop()
+        self._stubs.stop()
         self.profile = ""
 
     def forked(self) -> None:
@@ -164,6 +168,10 @@ class _Hook:
         if self._bundler is not None and self._bundler.compiling:
             self._bundler.put(key, device, compile_seconds=seconds)
 
+    def _put_host_binary(self, path: str) -> None:
+        if self._bundler is not None:
+            self._bundler.put_host_binary(path)
+
     def put_winner(self, kernel_hash: str, *given: Any, **named: Any) -> Any:
         """Note that autotuning chose a kernel."""
         with self._own_state():
@@ -238,6 +246,7 @@ class _Hook:
             {
                 "bundler_collect": 1,
                 "bundler_collect_kernels": len(summary.identities),
+                "bundler_collect_host_binaries": summary.host_binaries,
                 "bundler_collect_bytes": len(blob),
                 "bundler_collect_us": round(seconds * 1e6),
                 "bundler_missing_binaries": len(lost),
@@ -245,6 +254,7 @@ class _Hook:
             }
         )
         told = {"kernels": len(summary.identities), "bytes": len(blob), "seconds": round(seconds, 6)}
+        told["host_binaries"] = summary.host_binaries
         told["compile_seconds"] = summary.compile_seconds
         observe.trace("bundler_collect", {**told, "profile": self.profile, "names": list(summary.names)})
         log.info("collected %(kernels)d kernels into %(bytes)d bytes in %(seconds).3f s", told)
@@ -263,13 +273,17 @@ class _Hook:
         summary = observe.summarize(looked[0])
         seconds = time.perf_counter() - started
         written = report.restored + report.repaired
+        binaries = report.host_binaries.restored + report.host_binaries.repaired
+        bytes_written = report.bytes_written + report.host_binaries.bytes_written
         saved = saved_seconds(summary.compile_seconds, report)
         observe.count(
             {
                 "bundler_emit": 1,
                 "bundler_emit_kernels": written,
                 "bundler_emit_unchanged": report.unchanged,
-                "bundler_emit_bytes": report.bytes_written,
+                "bundler_emit_host_binaries": binaries,
+                "bundler_emit_host_binaries_unusable": report.host_binaries_unusable,
+                "bundler_emit_bytes": bytes_written,
                 "bundler_emit_us": round(seconds * 1e6),
                 "bundler_saved_us": round(saved * 1e6),
                 "triton_bundler_read_and_emit_kernel": report.files_written,  # torch's own, which counts files
@@ -281,9 +295,11 @@ class _Hook:
             "repaired": report.repaired,
             "unchanged": report.unchanged,
             "kept": report.kept,
+            "host_binaries": summary.host_binaries,
+            "host_binaries_written": binaries,
             "bytes": len(blob),
-            "bytes_written": report.bytes_written,
-            "files_written": report.files_written,
+            "bytes_written": bytes_written,
+            "files_written": report.files_written + report.host_binaries.files_written,
             "seconds": round(seconds, 6),
             "seconds_saved": round(saved, 6),
         }

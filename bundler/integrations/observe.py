@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bundler.model import GROUP_PREFIX, Index
+from bundler.model import GROUP_PREFIX, Index, Unit
 from bundler.triton_bundler import compile_seconds
 
 __all__ = ["COUNTERS", "Summary", "count", "set_up_log", "summarize", "trace", "warn_once"]
@@ -19,11 +19,14 @@ log = logging.getLogger("bundler")
 COUNTERS: Mapping[str, str] = {
     "bundler_collect": "blobs made",
     "bundler_collect_kernels": "kernels in them",
+    "bundler_collect_host_binaries": "host binaries beside these",
     "bundler_collect_bytes": "their bytes",
     "bundler_collect_us": "microseconds that took",
     "bundler_emit": "blobs restored, or found to be installed already",
     "bundler_emit_kernels": "kernels written",
     "bundler_emit_unchanged": "kernels that were there already",
+    "bundler_emit_host_binaries": "host binaries written",
+    "bundler_emit_host_binaries_unusable": "host binaries that would not run here, and were left out",
     "bundler_emit_bytes": "bytes written",
     "bundler_emit_us": "microseconds that took",
     "bundler_saved_us": "microseconds of compiling that the restored blobs stand for",
@@ -68,26 +71,32 @@ def trace(name: str, payload: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a blob says of itself: names of kernels, (device, path key) of each, seconds of compiling it stands for."""
+    """What a blob says of itself: names of kernels, (device, path key) of each, seconds of compiling it stands for.
+
+    ``files`` are those of the kernels; ``host_binaries`` is how many lie beside them.
+    """
 
     names: Sequence[str]
     identities: frozenset[tuple[int, str]]
     files: int
+    host_binaries: int
     compile_seconds: float
 
 
 def summarize(index: Index) -> Summary:
     """Say what the index of a blob holds."""
+    kernels = [entry for entry in index.entries if entry.unit is Unit.KERNEL]
     names = [
         artifact.name[len(GROUP_PREFIX) :].removesuffix(".json")
-        for entry in index.entries
+        for entry in kernels
         for artifact in entry.artifacts
         if artifact.name.startswith(GROUP_PREFIX)
     ]
     return Summary(
         names=names,
-        identities=frozenset((int(entry.root), entry.path) for entry in index.entries),
-        files=sum(len(entry.artifacts) for entry in index.entries),
+        identities=frozenset((int(entry.root), entry.path) for entry in kernels),
+        files=sum(len(entry.artifacts) for entry in kernels),
+        host_binaries=sum(entry.unit is Unit.HOST_BINARY for entry in index.entries),
         compile_seconds=compile_seconds(index),
     )
 

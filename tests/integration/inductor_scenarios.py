@@ -16,6 +16,7 @@ import pickle
 import shutil
 import signal
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -580,6 +581,75 @@ def ptxas_later() -> dict[str, Any]:
     return {"seen": seen}
 
 
+# -- launcher stubs ------------------------------------------------------------------------------------------------
+
+
+STUB = f"__triton_launcher{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def cache_of_triton_joined() -> dict[str, Any]:
+    from triton.runtime.cache import FileCacheManager
+
+    before = dict(FileCacheManager.__dict__)
+    with hooked():
+        changed = sorted(name for name, value in before.items() if FileCacheManager.__dict__[name] is not value)
+    return {"changed": changed, "restored": dict(FileCacheManager.__dict__) == before}
+
+
+def unknown_cache_of_triton() -> dict[str, Any]:
+    from triton.runtime.cache import FileCacheManager
+
+    root(filled=True)
+    original = FileCacheManager.get_file
+    FileCacheManager.find_file = original
+    del FileCacheManager.get_file
+    before = dict(FileCacheManager.__dict__)
+    try:
+        with hooked():
+            joined = bundler.stats()["joined"]
+            untouched = dict(FileCacheManager.__dict__) == before
+            held = len(made()[0].kernel_artifacts)
+    finally:
+        del FileCacheManager.find_file
+        FileCacheManager.get_file = original
+    return {"joined": joined, "untouched": untouched, "held": held, "warnings": list(heard)}
+
+
+def fork_while_another_thread_puts() -> dict[str, Any]:
+    from triton.runtime.cache import FileCacheManager
+
+    place = root(filled=True) / "triton" / "0"
+    os.environ["TRITON_CACHE_DIR"] = str(place)
+    inside, over = threading.Event(), threading.Event()
+    try:
+        with hooked():
+            made()  # so that there is a bundler, with its lock
+            lock = inductor._hook.bundler._lock  # type: ignore[union-attr]
+
+            def hold() -> None:
+                with lock:
+                    inside.set()
+                    over.wait(60)
+
+            thread = threading.Thread(target=hold)
+            thread.start()
+            inside.wait(60)
+            child = os.fork()
+            if child == 0:
+                written = ""
+                try:
+                    written = FileCacheManager("S" * 52).put(b"stub", STUB)
+                finally:
+                    os._exit(0 if written else 1)
+            status = _wait(child, seconds=20)
+            over.set()
+            thread.join()
+    finally:
+        over.set()
+        del os.environ["TRITON_CACHE_DIR"]
+    return {"status": status}
+
+
 # -- forks -----------------------------------------------------------------------------------------------------------
 
 
@@ -650,6 +720,9 @@ SCENARIOS: tuple[Callable[[], Any], ...] = (
     one_ptxas,
     ptxas_left_alone,
     ptxas_later,
+    cache_of_triton_joined,
+    unknown_cache_of_triton,
+    fork_while_another_thread_puts,
     fork_while_another_thread_collects,
 )
 

@@ -223,6 +223,24 @@ def test_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scenario: Scena
     assert scenario("fork_while_another_thread_collects")["status"] == 0
 
 
+def test_triton_s_cache_is_as_triton_made_it_when_the_hook_is_off(scenario: Scenario) -> None:
+    found = scenario("cache_of_triton_joined")
+    assert found["changed"] == ["get_file", "put"] and found["restored"]
+
+
+def test_a_triton_whose_cache_looks_otherwise_costs_the_stubs_and_no_more(
+    seen: dict[str, Any], scenario: Scenario
+) -> None:
+    # The loss: blobs, and the seconds that they save, because a method of Triton has another name.
+    found = scenario("unknown_cache_of_triton")
+    assert found["joined"] and found["untouched"] and found["held"] == len(seen["keys"]) and found["warnings"] == []
+
+
+def test_a_stub_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scenario: Scenario) -> None:
+    # The loss: a compile worker that hangs for ever.
+    assert scenario("fork_while_another_thread_puts")["status"] == 0
+
+
 # -- real steps --------------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +321,58 @@ def test_without_this_package_torch_warns_and_compiles_again(
     assert alone["loaded"] == []
     assert alone["counters"]["fxgraph_cache_miss"] >= 2 and alone["checksum"] == report["checksum"]
     assert any("unable to load" in message for message in alone["heard"]["torch"])
+
+
+# -- launcher stubs: Triton's own way to build and to find them --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stub_entry(
+    triton_tree: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """The report of a compile that built a stub, and the entry that it left."""
+    work = tmp_path_factory.mktemp("stubs")
+    return _stub_step(shared, work / "root", "collect", str(triton_tree), str(work / "entry")), work / "entry"
+
+
+def _stub_step(shared: Path, root: Path, *arguments: str, **variables: str) -> dict[str, Any]:
+    return programs.run(HERE / "stub_step.py", arguments, env=_environment(shared, root, **variables))
+
+
+def test_a_launcher_stub_of_an_entry_is_loaded_where_there_is_no_compiler(
+    stub_entry: tuple[dict[str, Any], Path], shared: Path, tmp_path: Path
+) -> None:
+    # The loss: a call of gcc for each signature of a user's kernels; and where there is no gcc, the start.
+    cold, entry = stub_entry
+    assert cold["counters"]["bundler_collect_host_binaries"] == 1 and len(cold["stubs"]) == 1
+    assert cold["counters"]["bundler_collect_kernels"] == cold["names"] == len(cold["kernels"]) > 0
+    without = _stub_step(shared, tmp_path / "without", "build", CC="/bin/false")
+    assert without["module"] == "CalledProcessError"
+    warm = _stub_step(shared, tmp_path / "warm", "emit", str(entry), CC="/bin/false")
+    assert warm["module"] == warm["stubs"][0] and warm["module"].startswith(str(tmp_path / "warm" / "triton" / "0"))
+    assert Path(warm["module"]).read_bytes() == Path(cold["module"]).read_bytes()
+    assert warm["kernels"] == cold["kernels"] and warm["names"] == cold["names"] and warm["heard"] == []
+    counters = warm["counters"]
+    assert (counters["bundler_emit_kernels"], counters["bundler_emit_host_binaries"]) == (len(cold["kernels"]), 1)
+    assert counters["triton_bundler_read_and_emit_kernel"] == 3 * len(cold["kernels"])
+
+
+def test_a_launcher_stub_that_triton_found_is_stored_too(
+    stub_entry: tuple[dict[str, Any], Path], triton_tree: Path, shared: Path, tmp_path: Path
+) -> None:
+    # The loss: entries of the second graph, or the second process, that lack what the first one has built.
+    root = Path(stub_entry[0]["stubs"][0]).parents[3]
+    again = _stub_step(shared, root, "collect", str(triton_tree), str(tmp_path / "entry"), CC="/bin/false")
+    assert again["counters"]["bundler_collect_host_binaries"] == 1
+
+
+def test_a_process_without_the_hook_restores_kernels_and_no_stub(
+    stub_entry: tuple[dict[str, Any], Path], shared: Path, tmp_path: Path
+) -> None:
+    # The loss: native code for some other host, which torch writes without a look.
+    cold, entry = stub_entry
+    off = _stub_step(shared, tmp_path / "off", "emit-only", str(entry), CC="/bin/false")
+    assert off["kernels"] == cold["kernels"] and off["stubs"] == [] and not off["stats"]["joined"]
 
 
 # -- costs nothing -----------------------------------------------------------------------------------------------------

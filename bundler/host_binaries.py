@@ -1,0 +1,61 @@
+"""Host binaries beside the kernels of a compile: what Triton builds with a C compiler in order to launch them.
+
+Triton 3.6 makes a *launcher stub* for each signature of a kernel, and every version makes a module or two that ask the
+driver. Each lies in the cache of the kernels as ``KEY/NAME``, without a group file: ``KEY`` is the SHA-256 of what it
+was compiled from, and ``NAME`` ends in the suffix of this Python's extension modules. Triton asks for it by that name.
+
+Source: triton/runtime/build.py, ``compile_module_from_src``; triton/runtime/cache.py, ``_base32``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+
+from bundler.host import runs_here
+from bundler.model import Entry
+
+__all__ = ["beside", "unusable"]
+
+_KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")  # base32 of a SHA-256; hex digits in older versions
+
+
+def beside(root: str, kernels: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Return which of ``files`` lie where Triton keeps the host binaries of ``kernels``, as paths inside the root.
+
+    Args:
+        root: Absolute path.
+        kernels: Paths of kernel directories inside the root, with ``/``.
+        files: Absolute paths.
+    """
+    parents = {os.path.dirname(os.path.join(root, *kernel.split("/"))) for kernel in kernels}
+    found = []
+    for file in files:
+        directory = os.path.dirname(file)
+        if os.path.dirname(directory) in parents and _KEY.fullmatch(os.path.basename(directory)):
+            found.append(os.path.relpath(file, root).replace(os.sep, "/"))
+    return sorted(found)
+
+
+def unusable(entry: Entry, isa: Sequence[str] = (), *, for_device: bool) -> str | None:
+    """Say why a host binary of a blob must not, or need not, be restored on this host; None when it is of use.
+
+    Triton compiles without ``-march``, so that a blob says nothing of instruction sets.
+
+    Args:
+        entry: Of the blob.
+        isa: Instruction sets that the blob says it was made with.
+        for_device: The root is the directory of one device: then nothing but ``KEY/NAME`` belongs there.
+    """
+    directory, _, name = entry.path.rpartition("/")
+    if _KEY.fullmatch(directory if for_device else directory.rpartition("/")[2]):
+        suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+        if not name.endswith(suffix):
+            return f"this Python looks for names that end in {suffix}"
+    elif for_device:
+        return "it does not lie where Triton keeps a host binary"
+    if not entry.needs:
+        return "what it needs of a host is not known"
+    return runs_here(entry.needs, isa)
