@@ -220,14 +220,17 @@ def compiling(bench: Bench, input: Input) -> None:
 
 
 def hooked(bench: Bench, input: Input) -> None:
-    """Bundles of a tree whose FX graph entries hold our blob: its kernels must not be stored twice."""
+    """Bundles of a tree whose FX graph entries hold kernels: these must not be stored twice.
+
+    Entries hold raw copies while something is bundled (``export``, ``run --save``, ``capture``), and else our blob.
+    """
     trees = {}
-    for name, kernels in (("hooked", True), ("bare", False)):
-        tree = trees[name] = bench.place(input, name)
+    for name in ("blob", "raw", "no"):
+        tree = trees[name] = bench.place(input, f"entries-{name}")
         if not tree.exists():
-            size = bench.torch.call("hooked_tree", tree=input.path, into=tree, kernels=kernels)["blobs"]
-            bench.place(input, f"{name}.size").write_text(str(size))
-    blobs = int(bench.place(input, "hooked.size").read_text())
+            size = bench.torch.call("hooked_tree", tree=input.path, into=tree, entries=name)["blobs"]
+            bench.place(input, f"entries-{name}.size").write_text(str(size))
+    blobs = int(bench.place(input, "entries-blob.size").read_text())
     out = bench.place(input, "out")
 
     def packed(tree: Path) -> Sample:
@@ -235,15 +238,17 @@ def hooked(bench: Bench, input: Input) -> None:
         sample = bench.launcher.run(_pack(root, 3), stdout=out)
         return replace(sample, size=out.stat().st_size, files=1)
 
-    def again() -> Sample:
-        with_blobs, without = packed(trees["hooked"]), packed(trees["bare"])
-        return replace(with_blobs, size=max(0, (with_blobs.size or 0) - (without.size or 0)))
+    def added(name: str) -> Sample:
+        with_kernels, without = packed(trees[name]), packed(trees["no"])
+        return replace(with_kernels, size=max(0, (with_kernels.size or 0) - (without.size or 0)))
 
     sides = [
-        Side("entries with raw copies", lambda: packed(input.path), ours=True),
-        Side("entries with our blob", lambda: packed(trees["hooked"]), ours=True),
-        Side("entries without kernels", lambda: packed(trees["bare"]), ours=True),
-        Side("what the blobs add", again, ours=True),
+        Side("entries as they are", lambda: packed(input.path), ours=True),
+        Side("entries with raw copies", lambda: packed(trees["raw"]), ours=True),
+        Side("entries with our blob", lambda: packed(trees["blob"]), ours=True),
+        Side("entries without kernels", lambda: packed(trees["no"]), ours=True),
+        Side("what raw copies add", lambda: added("raw"), ours=True),
+        Side("what the blobs add", lambda: added("blob"), ours=True),
         Side("the blobs", lambda: Sample(0.0, size=blobs)),
     ]
     bench.measure(input, "kernels in entries", sides, 1)

@@ -84,7 +84,7 @@ TARGETS: tuple[Target, ...] = (
            "torch: collect, pickle", 0.1),
     Target("collect", "collect, beside the compile that it stands for", "collect and compile", "seconds",
            "collect, runtime", "compile from TTIR", 0.01),
-    Target("twice", "what blobs in entries add to a bundle", "kernels in entries", "size", "what the blobs add",
+    Target("twice", "what kernels in entries add to an export", "kernels in entries", "size", "what raw copies add",
            "the blobs", 0.1),
 )
 # fmt: on

@@ -218,8 +218,8 @@ def mega_load(file: str, into: str) -> dict[str, Any]:
 
 
 @function
-def hooked_tree(tree: str, into: str, *, kernels: bool) -> dict[str, Any]:
-    """Copy a tree, and put our blob (or, without ``kernels``, none) in the place of the raw kernels of each entry."""
+def hooked_tree(tree: str, into: str, *, entries: str) -> dict[str, Any]:
+    """Copy a tree, and write each entry again as our hook makes it: with ``blob``, ``raw`` or ``no`` kernels in it."""
     shutil.copytree(tree, into)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = into
     bytes_of_blobs = 0
@@ -227,11 +227,15 @@ def hooked_tree(tree: str, into: str, *, kernels: bool) -> dict[str, Any]:
         graph = _Tolerant(io.BytesIO(path.read_bytes())).load()
         old = graph._triton_bundle
         artifacts: Any = []
-        if kernels:
+        if entries != "no":
+            os.environ["TRITON_BUNDLER_ENTRIES"] = entries
             with _hook("runtime"):
                 _, bundle, _ = _collected([(kernel.device, kernel.kernel_hash) for kernel in old.kernel_artifacts])
+            del os.environ["TRITON_BUNDLER_ENTRIES"]
             artifacts = bundle.kernel_artifacts
-            bytes_of_blobs += len(artifacts.blob)
+            if isinstance(artifacts, KernelArtifacts) != (entries == "blob"):
+                raise ValueError(f"the hook made something else than {entries} entries")
+            bytes_of_blobs += len(artifacts.blob) if entries == "blob" else 0
         graph._triton_bundle = TritonBundle(artifacts, old.static_autotuners)
         path.write_bytes(pickle.dumps(graph))
     return {"blobs": bytes_of_blobs}
