@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from sys import intern
 from typing import TypeAlias
 
 from bundler import check
@@ -174,6 +175,19 @@ def collect_files(root: Root, paths: Iterable[str], options: Options, into: Coll
         collector.file(path)
 
 
+class _OnDisk:
+    """Reads a file again. A tree has many files in one directory, whose path is held once."""
+
+    __slots__ = ("_directory", "_name")
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def __call__(self) -> Iterator[bytes]:
+        return stream_file(os.path.join(self._directory, self._name))
+
+
 class _Collector:
     """Walks one root. Paths in it are relative to the root, with ``/``."""
 
@@ -316,7 +330,7 @@ class _Collector:
             self._keep(draft)
 
     def _read_kernel(self, path: str, names: list[str]) -> Draft | None:
-        key = path.rpartition("/")[2]
+        key, home = path.rpartition("/")[2], self._full(path)
         files: dict[str, File] = {}
         facts: dict[str, check.Facts] = {}
         with self._entered(path) as directory:
@@ -327,7 +341,8 @@ class _Collector:
                     facts[name] = check.Facts()
                     if size:
                         continue
-                files[name], facts[name], stamps[name] = self._read(f"{path}/{name}", name, Unit.KERNEL, key, directory)
+                found = self._read(f"{path}/{name}", name, Unit.KERNEL, key, home, directory)
+                files[name], facts[name], stamps[name] = found
             # Each file is whole by now, but the first may be of one build and the last of another.
             if not facts or any(self._stamp(path, name, directory) != stamp for name, stamp in stamps.items()):
                 raise ChangedError(self._root.name, path)
@@ -374,9 +389,10 @@ class _Collector:
 
     def _single(self, path: str) -> None:
         unit, name = unit_of(path), path.rpartition("/")[2]
+        home = os.path.dirname(self._full(path))
         for attempt in (1, 2):
             try:
-                file, facts, _ = self._read(path, name, unit, "")
+                file, facts, _ = self._read(path, name, unit, "", home)
                 if facts.problems:
                     self._damaged(path, facts.problems)
                 else:
@@ -396,10 +412,10 @@ class _Collector:
                 return
 
     def _read(
-        self, path: str, name: str, unit: Unit, key: str, directory: int | None = None
+        self, path: str, name: str, unit: Unit, key: str, home: str, directory: int | None = None
     ) -> tuple[File, check.Facts, _Stamp]:
-        """Read and examine a file; that its stamp is still the same is for the caller to see."""
-        full = self._full(path)
+        """Read and examine a file in ``home``; that its stamp is still the same is for the caller to see."""
+        full, name = os.path.join(home, name), intern(name)  # the files of many kernels have few names
         try:
             data, stamp = _read_stamped(full if directory is None else name, directory, limit=check.WHOLE_LIMIT)
             if data is None and stamp[1] > check.WHOLE_LIMIT:
@@ -417,7 +433,7 @@ class _Collector:
             stored, relocation, recorded = literal.data, literal.relocation, literal.root
         long = long_strings(data, facts)
         digest = hashlib.sha256(stored).digest()
-        reopen = partial(stream_file, full)
+        reopen = _OnDisk(home, name)
         return File(name, digest, len(stored), len(data), reopen, relocation, stored, long, recorded), facts, stamp
 
 
