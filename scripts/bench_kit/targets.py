@@ -79,7 +79,7 @@ TARGETS: tuple[Target, ...] = (
     Target("scale-pack", "pack of ten times the kernels", "scale", "seconds", "pack, all", "pack, a tenth", 10.5,
            input="kernels"),
     Target("scale-restore", "restore of ten times the kernels", "scale", "seconds", "unpack, all", "unpack, a tenth",
-           10.5, input="kernels"),
+           10.5, "zstd -d | tar x, all", input="kernels"),
     Target("blob", "blob in the FX graph entry, beside torch's", _TORCH, "size", "collect, runtime",
            "torch: collect, pickle", 0.1),
     Target("collect", "collect, beside the compile that it stands for", "collect and compile", "seconds",
