@@ -55,7 +55,8 @@ ORDER = (
     "import: extensions", "device", "restore: mega cache", "hook", "tracing", "guards", "AOTAutograd", "Inductor",
     "kernel templates", "CPU probed", "key: torch's files", "key: Triton's files", "key: host", "key: graphs",
     "hit: AOTAutograd", "hit: FX graphs", "kernel files", "generated modules", "host code", "kernels: load",
-    "kernels: launch", "kernels: tuning", "compile", "compile: wait", "C++ compiler", "backward", "the rest",
+    "kernels: launch", "kernels: tuning", "compile", "compile: wait", "C++ compiler", "C compiler", "backward",
+    "the rest",
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ WRAPPED = {
     "torch._inductor.triton_bundler": {"TritonBundler.read_and_emit": "kernel files"},
     "torch._inductor.async_compile": {"AsyncCompile.wait": "compile: wait"},
     "torch._inductor.cpp_builder": {"CppBuilder.build": "C++ compiler"},
+    "triton.runtime.build": {"_build": "C compiler"},
     "torch._inductor.cpu_vec_isa": {"valid_vec_isa_list": "CPU probed"},
     "torch._inductor.runtime.triton_heuristics": {
         "CachingAutotuner.precompile": "kernels: load",

@@ -105,9 +105,25 @@ def _heard(**told):
         line["ptxas"] = get_ptxas_version(told["metadata"]["target"].arch).partition("release ")[2].split(",")[0]
     except Exception:
         pass
+    _note(line)
+
+def _note(line):
     fd = os.open(os.environ["PROVE_COMPILES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(fd, (json.dumps(line) + "\\n").encode())
     os.close(fd)
+
+def _watch_builds(build):
+    """Writes one line for each call of a C compiler by Triton: launcher stubs, helpers of the driver."""
+    real = getattr(build, "_build", None)
+    if real is None:
+        return
+    def _build(name, *given, **named):
+        started = time.perf_counter()
+        try:
+            return real(name, *given, **named)
+        finally:
+            _note({"pid": os.getpid(), "built": name, "us": (time.perf_counter() - started) * 1e6})
+    build._build = _build
 
 def _time_tuning(heuristics):
     """Adds up the seconds for which kernels of several configurations are benchmarked."""
@@ -131,7 +147,8 @@ def _time_tuning(heuristics):
         if method is not None:
             setattr(heuristics.CachingAutotuner, name, timed(method))
 
-_wanted = {"triton.knobs": _listen, "torch._inductor.runtime.triton_heuristics": _time_tuning}
+_wanted = {"triton.knobs": _listen, "triton.runtime.build": _watch_builds,
+           "torch._inductor.runtime.triton_heuristics": _time_tuning}
 if os.environ.get("PROVE_COMPILES"):
     sys.meta_path.insert(0, _When())
 '''
@@ -476,6 +493,8 @@ class Run:
     compile_seconds: float = 0.0
     compiled: list[str] = field(default_factory=list)  # names
     where: list[str] = field(default_factory=list)  # of each: in the process or in a worker, and by which ptxas
+    built: list[str] = field(default_factory=list)  # what Triton had a C compiler make
+    build_seconds: float = 0.0
     traced: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     torch_warnings: int = 0
@@ -629,6 +648,10 @@ class Proof:
             run.result["error"] = ended
         for line in _lines(self.work / "logs" / f"{stem}.compiles"):
             told = json.loads(line)
+            if "built" in told:
+                run.built.append(told["built"])
+                run.build_seconds += told["us"] / 1e6
+                continue
             run.compiles += not told["hit"]
             run.compile_hits += told["hit"]
             run.compile_seconds += 0 if told["hit"] else told["us"] / 1e6
@@ -651,6 +674,7 @@ class Proof:
             f"restored {run.counter('bundler_emit_kernels')}, tuning {run.tuning_seconds:.2f} s, "
             f"warnings {len(run.warnings)}"
             + (f", compiled {'; '.join(run.where)}" if 0 < run.compiles < 4 else "")
+            + (f", built {', '.join(run.built)} in {run.build_seconds:.2f} s" if run.built else "")
             + (f", ERROR {run.error}" if run.error else ""),
             flush=True,
         )
@@ -914,6 +938,11 @@ class Verdict:
         what = "no kernel compiled" if run.workload in STRICT else "no kernel compiled that torch-warm does not compile"
         self.check(f"{name}: {what}", not extra, f"{run.compiles} compiled: {'; '.join(run.where[:5]) or 'none'}")
         self.check(f"{name}: every graph hit", misses == 0 and run.counter("fxgraph_cache_hit") > 0, f"{misses} misses")
+        if run.variant in ("hot", "warm"):
+            stubs = [each for each in run.built if "launcher" in each]
+            self.check(
+                f"{name}: no launcher compiled", not stubs, f"{', '.join(run.built)} in {run.build_seconds:.2f} s"
+            )
 
     def _hot(self, run: Run, name: str) -> None:
         self._no_compile(run, name)
@@ -1005,8 +1034,8 @@ class Verdict:
 
     def table(self) -> str:
         head = (
-            "workload", "variant", "runs", "first step s", "(all)", "ready s", "compiles", "FX hit/miss", "restored",
-            "unchanged", "files", "bytes", "warnings", "collect ms", "emit ms", "from eager", "from cold",
+            "workload", "variant", "runs", "first step s", "(all)", "ready s", "compiles", "C builds", "FX hit/miss",
+            "restored", "unchanged", "files", "bytes", "warnings", "collect ms", "emit ms", "from eager", "from cold",
         )  # fmt: skip
         rows = [head, tuple("---" for _ in head)]
         for workload in self.proof.arguments.cases:
@@ -1029,6 +1058,7 @@ class Verdict:
             " ".join("-" if value is None else f"{value:.2f}" for value in steps),
             "-" if ready is None else f"{ready:.1f}",
             "/".join(str(run.compiles) for run in runs),
+            "/".join(str(len(run.built)) for run in runs),
             f"{last.counter('fxgraph_cache_hit')}/{last.counter('fxgraph_cache_miss')}",
             str(last.counter("bundler_emit_kernels")),
             str(last.counter("bundler_emit_unchanged")),
@@ -1175,8 +1205,8 @@ VARIANTS_TOLD = """\
 entries of `cold`. `flipped`: as warm, one byte of one blob flipped. `gutted`: the root of `cold`, one kernel directory
 without its binary. `absent`: as warm, `TRITON_BUNDLER` unset. `missing`: as warm, the package not importable.
 `torch-cold`, `torch-warm`: torch's own bundler. `pinned-cold`, `pinned-warm`: with `TRITON_PTXAS_PATH` set to the ptxas
-that torch ships. "from eager" and "from cold": the largest relative distance of an output or a gradient, by norm, over
-all runs."""
+that torch ships. "C builds": calls of a C compiler by Triton, for launcher stubs and helpers of its driver. "from
+eager" and "from cold": the largest relative distance of an output or a gradient, by norm, over all runs."""
 
 
 def report(arguments: argparse.Namespace, work: Path) -> int:
@@ -1205,13 +1235,22 @@ def report(arguments: argparse.Namespace, work: Path) -> int:
         everything = {
             "command": command_line(), "versions": facts, "seconds": total, "skipped": proof.skipped,
             "notes": verdict.notes, "checks": [asdict(check) for check in verdict.checks],
-            "runs": [asdict(run) for run in proof.runs],
+            "runs": [_kept(run) for run in proof.runs],
         }  # fmt: skip
         Path(arguments.json).write_text(json.dumps(everything, indent=1), encoding="utf-8")
     if arguments.logs:
         with tarfile.open(arguments.logs, "w:gz") as archive:
             archive.add(work / "logs", "logs")
     return 1 if failed else 0
+
+
+def _kept(run: Run) -> dict[str, Any]:
+    """Return what the JSON says of a run: all but long lists, which are in the logs."""
+    left_out = ("compiled", "where", "traced", "warnings", "torch_warnings", "log")
+    kept = {name: value for name, value in asdict(run).items() if name not in left_out}
+    kept["warnings"] = len(run.warnings)
+    kept["result"] = {name: value for name, value in run.result.items() if name != "stats"}
+    return kept
 
 
 def command_line() -> str:
