@@ -147,6 +147,11 @@ def _restore(path: str, place: Callable[[Sequence[RootRecord]], Places], selecti
     if skipped:
         notes.add(f"not restored: {len(skipped)} entries; the first is {skipped[0].entry}: {skipped[0].reason}")
     kept = {conflict.entry for conflict in emitted.conflicts if conflict.action == "kept"}
+    if kept:
+        notes.add(
+            f"not restored: {len(kept)} {'entry' if len(kept) == 1 else 'entries'} of which another build lies here, "
+            f"which is kept; the first is {min(kept)}: for the bundle's, give an empty --root-dir"
+        )
     return Ready(
         places,
         {entry.identity: entry for entry in entries if str(entry) not in kept},

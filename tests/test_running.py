@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +152,19 @@ def test_restored_and_unused_is_warned_of_and_so_is_what_went_elsewhere(
     assert any(f"1 new or changed entries appeared in {home}/.triton/cache" in warning for warning in report.warnings)
     exported = bundler.export(astray, tmp_path / "e", environ=environ, quiet_seconds=0)
     assert exported.status == 6 and any(".triton/cache" in warning for warning in exported.warnings)
+
+
+def test_another_build_that_lies_there_is_kept_and_said(warm: Path, run: Runs, tmp_path: Path) -> None:
+    """Loss prevented: a run uses something else than the bundle that it was given, and nobody is told."""
+    run("read=*")
+    kernel = next((tmp_path / "roots" / "triton").rglob("add.cubin")).parent
+    shutil.rmtree(kernel)
+    trees.synthetic_kernel(kernel.parent, "add", key=kernel.name, seed=77)
+    report = run("read=*")
+    everything = len(identities(warm))
+    assert (report.restored, report.unchanged) == (everything - 1, everything - 1)
+    (warning,) = report.warnings
+    assert warning.startswith("not restored: 1 entry of which another build lies here") and kernel.name in warning
 
 
 def test_what_was_compiled_is_named_by_its_kind(warm: Path, run: Runs) -> None:

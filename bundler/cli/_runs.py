@@ -103,7 +103,8 @@ def _say(console: Console, report: RunReport) -> None:
     console.say(f"command: {ended} after {report.seconds:.2f} s")
     if report.restored:
         used = "how many were used is not known" if report.used is None else f"{report.used} of them used"
-        console.say(f"restored: {counted(report.restored, 'entry')} in {report.restore_seconds:.2f} s, {used}")
+        there = f" ({report.unchanged} had been there)" if report.unchanged else ""
+        console.say(f"restored: {counted(report.restored, 'entry')}{there} in {report.restore_seconds:.2f} s, {used}")
     if report.seconds_saved:
         console.say(f"saved: about {report.seconds_saved:.1f} s of compile time")
     kinds = [each.kind for each in report.compiled]

@@ -84,6 +84,8 @@ def test_without_json_stdout_is_the_command_s_alone(
     run = process(*argv, env=environment)
     assert run.out == b"--json\n"
     assert "restored: 3 entries" in run.err and "0 of them used" in run.err and "new: 0 entries" in run.err
+    again = process(*argv, env=environment)
+    assert "restored: 3 entries (3 had been there) in" in again.err
     quiet = process("run", "-q", *argv[1:], env=environment)
     assert quiet.out == b"--json\n"
     assert [line.partition(": none")[0] for line in quiet.err.splitlines()] == ["triton-bundler: warning"]
