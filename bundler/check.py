@@ -200,7 +200,7 @@ def _is_named_by_content(name: str, data: bytes) -> bool:
     match = _MODULE_NAME.fullmatch(name)
     if match is None:
         return False
-    from base64 import b32encode
+    from base64 import b32encode  # only roots of Inductor hold such modules
 
     return b32encode(hashlib.sha256(data.strip()).digest())[:51].decode().lower() == match[1]
 
@@ -217,7 +217,7 @@ def _examine_python(name: str, data: bytes) -> Facts:
             # refuses more than the parser does, so that only what passes is settled.
             symtable.symtable(data, "<module>", "exec")  # type: ignore[arg-type]  # bytes, so that a coding line counts
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            import ast
+            import ast  # only for what is wrong
 
             try:
                 ast.parse(data)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from sys import intern
 from typing import TypeAlias
 
@@ -176,7 +175,7 @@ def collect_files(root: Root, paths: Iterable[str], options: Options, into: Coll
 
 
 class _OnDisk:
-    """Reads a file again. A tree has many files in one directory, whose path is held once."""
+    """Gives the bytes of a file again. Its directory is one string for all files in it: a tree has many."""
 
     __slots__ = ("_directory", "_name")
 
@@ -389,7 +388,7 @@ class _Collector:
 
     def _single(self, path: str) -> None:
         unit, name = unit_of(path), path.rpartition("/")[2]
-        home = os.path.dirname(self._full(path))
+        home = intern(os.path.dirname(self._full(path)))
         for attempt in (1, 2):
             try:
                 file, facts, _ = self._read(path, name, unit, "", home)
@@ -585,7 +584,7 @@ def _read_large(full: str, name: str, unit: Unit, root: str, path: str) -> tuple
     if os.lstat(full).st_size != size:
         raise ChangedError(root, path)
     facts = check.examine_large(name, head, tail, unit, nul_only=nul_only)
-    return File(name, hasher.digest(), size, size, partial(stream_file, full)), facts
+    return File(name, hasher.digest(), size, size, _OnDisk(*os.path.split(full))), facts
 
 
 def stream_file(path: str) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""What a bundle says: frozen dataclasses, no bytes of payload, no paths of this host.
+"""What a bundle says: frozen dataclasses, and named tuples where there are thousands, which take a third of the time.
 
-Of contents and artifacts there are thousands, and a named tuple is made in a third of the time.
+No bytes of payload, no paths of this host.
 
 The nouns are those of FORMAT.md. A ``Bundle index`` lists *roots*, *entries* with their *artifacts*, the *contents*
 that artifacts refer to, and the *frames* that hold the contents. Everything here is checked by ``formats`` when it

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import xml.dom.minidom
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +106,14 @@ def test_system_calls_are_read_from_the_last_row_of_a_summary() -> None:
     [([1.0, 2.0, 9.0], [0.5], "met"), ([3.0, 3.0], [0.5], "NOT met"), ([3.0, 3.0], [2.5], "floor")],
     ids=["met", "not met", "floor"],
 )
+def test_a_floor_may_have_a_peer_of_its_own() -> None:
+    target = replace(TARGET, floor_peer="small")
+    assert target.sides("own") == {("own", "group", side) for side in ("ours", "theirs", "floor", "small")}
+    tables = _table(ours=[9.0, 9.0], theirs=[3.0, 3.0], floor=[5.0, 5.0], small=[1.0, 1.0])
+    verdict = judge(target, tables, "own")
+    assert verdict.word == "floor" and verdict.floor is not None and verdict.floor.median == 5.0
+
+
 def test_a_target_is_judged_by_its_median_and_by_its_floor(ours: list[float], floor: list[float], word: str) -> None:
     tables = _table(ours=ours, theirs=[1.0] * len(ours), floor=floor * len(ours))
     assert judge(TARGET, tables, "own").word == word

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import pickle
 import warnings
@@ -122,10 +124,16 @@ def test_a_file_is_what_its_name_claims_or_the_problem_says_why_not(case: str) -
 
 
 def module_name(source: bytes) -> str:
-    """Name a module as Inductor does, by torch's own function."""
+    """Name a module as Inductor does."""
+    return f"c{base64.b32encode(hashlib.sha256(source.strip()).digest()).decode()[:51].lower()}.py"
+
+
+@pytest.mark.torch
+def test_modules_are_named_as_torch_names_them() -> None:
     from torch._inductor.codecache import code_hash
 
-    return f"{code_hash(source.decode().strip())}.py"
+    source = "\nimport torch\ndef call(args): return args\n\n"
+    assert module_name(source.encode()) == f"{code_hash(source.strip())}.py"
 
 
 def test_a_module_under_the_name_of_its_content_is_whole_without_being_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

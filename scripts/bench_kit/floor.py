@@ -18,7 +18,8 @@ from hashlib import sha256
 from threading import Thread
 from types import MappingProxyType
 
-if False:  # this program loads nothing that it can do without
+MYPY = False
+if MYPY:  # this program loads nothing that it can do without
     from collections.abc import Mapping, Sequence
 
 

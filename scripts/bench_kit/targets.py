@@ -21,6 +21,7 @@ class Target:
         peer: The side that it is compared with.
         bound: Most that the value may be.
         floor: The side below which ours cannot go: where that is above the bound, the verdict is ``floor``.
+        floor_peer: What the floor is compared with; ``peer`` unless it is given.
         input: Which input; ``main`` is the first recorded cache, or ``own`` without one.
         unit: Of the value, without ``peer``.
         scale: What the value is multiplied with to be in ``unit``.
@@ -34,6 +35,7 @@ class Target:
     peer: str
     bound: float
     floor: str = ""
+    floor_peer: str = ""
     input: str = "main"
     unit: str = ""
     scale: float = 1.0
@@ -44,7 +46,8 @@ class Target:
 
     def sides(self, main: str) -> set[tuple[str, str, str]]:
         """Return (input, group, side) of what it needs."""
-        return {(self.input_name(main), self.group, side) for side in (self.ours, self.peer, self.floor) if side}
+        sides = (self.ours, self.peer, self.floor, self.floor_peer)
+        return {(self.input_name(main), self.group, side) for side in sides if side}
 
 
 _MS: dict[str, Any] = {"unit": "ms", "scale": 1e3}
@@ -79,7 +82,7 @@ TARGETS: tuple[Target, ...] = (
     Target("scale-pack", "pack of ten times the kernels", "scale", "seconds", "pack, all", "pack, a tenth", 10.5,
            input="kernels"),
     Target("scale-restore", "restore of ten times the kernels", "scale", "seconds", "unpack, all", "unpack, a tenth",
-           10.5, "zstd -d | tar x, all", input="kernels"),
+           10.5, "zstd -d | tar x, all", "zstd -d | tar x, a tenth", input="kernels"),
     Target("blob", "blob in the FX graph entry, beside torch's", _TORCH, "size", "collect, runtime",
            "torch: collect, pickle", 0.1),
     Target("collect", "collect, beside the compile that it stands for", "collect and compile", "seconds",

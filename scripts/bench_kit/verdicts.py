@@ -48,7 +48,8 @@ def judge(target: Target, tables: Tables, main: str) -> Verdict:
         return Verdict(target, "not measured", reason=_reason(target, table))
     value = Spread.of(_compared(target, ours, theirs))
     floors = table.values(target.floor, target.measured) if target.floor else []
-    floor = Spread.of(_compared(target, floors, theirs)) if floors else None
+    beside = table.values(target.floor_peer, target.measured) if target.floor_peer else theirs
+    floor = Spread.of(_compared(target, floors, beside)) if floors and (beside or not target.peer) else None
     missed = "floor" if floor and floor.median > target.bound else "NOT met"
     word = "met" if value.median <= target.bound else missed
     return Verdict(

@@ -257,7 +257,7 @@ def _strings(path: Path) -> list[tuple[int, int]]:
     from bundler.kinds import unit_of
     from bundler.model import Unit
 
-    unit = unit_of("/".join(path.parts[-4:])) if "fxgraph" in path.parts else unit_of("/".join(path.parts[-3:]))
+    unit = unit_of(path.as_posix())
     if unit not in (Unit.FXGRAPH, Unit.AOTAUTOGRAD):
         return []
     data = path.read_bytes()

@@ -139,6 +139,7 @@ class Anatomy:
         round_: int,
         root: Path,
         command: Sequence[str],
+        *,
         keep: bool = True,
         leave: bool = False,
     ) -> Start:

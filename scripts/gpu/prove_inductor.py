@@ -714,7 +714,7 @@ class Proof:
             for workload in self.arguments.cases:
                 if workload in STRICT or round_ < MIX_ROUNDS:
                     variants = [v for v in TIMED if v in wanted and (v != "torch-warm" or round_ % 2 == 0)]
-                    # The first of a pair has no advantage: turn the order round every time.
+                    # The first of a pair has no advantage: the order turns after two rounds, those with torch-warm too.
                     plan += [(workload, v, round_) for v in (variants if round_ % 4 < 2 else reversed(variants))]
         return plan
 
@@ -1245,8 +1245,8 @@ def report(arguments: argparse.Namespace, work: Path) -> int:
 
 
 def _kept(run: Run) -> dict[str, Any]:
-    """Return what the JSON says of a run: all but long lists, which are in the logs."""
-    left_out = ("compiled", "where", "traced", "warnings", "torch_warnings", "log")
+    """Return what the JSON says of a run: all but what is long, which is in the logs."""
+    left_out = ("compiled", "where", "traced", "warnings", "log")
     kept = {name: value for name, value in asdict(run).items() if name not in left_out}
     kept["warnings"] = len(run.warnings)
     kept["result"] = {name: value for name, value in run.result.items() if name != "stats"}
