@@ -101,11 +101,6 @@ def test_system_calls_are_read_from_the_last_row_of_a_summary() -> None:
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ours", "floor", "word"),
-    [([1.0, 2.0, 9.0], [0.5], "met"), ([3.0, 3.0], [0.5], "NOT met"), ([3.0, 3.0], [2.5], "floor")],
-    ids=["met", "not met", "floor"],
-)
 def test_a_floor_may_have_a_peer_of_its_own() -> None:
     target = replace(TARGET, floor_peer="small")
     assert target.sides("own") == {("own", "group", side) for side in ("ours", "theirs", "floor", "small")}
@@ -114,6 +109,11 @@ def test_a_floor_may_have_a_peer_of_its_own() -> None:
     assert verdict.word == "floor" and verdict.floor is not None and verdict.floor.median == 5.0
 
 
+@pytest.mark.parametrize(
+    ("ours", "floor", "word"),
+    [([1.0, 2.0, 9.0], [0.5], "met"), ([3.0, 3.0], [0.5], "NOT met"), ([3.0, 3.0], [2.5], "floor")],
+    ids=["met", "not met", "floor"],
+)
 def test_a_target_is_judged_by_its_median_and_by_its_floor(ours: list[float], floor: list[float], word: str) -> None:
     tables = _table(ours=ours, theirs=[1.0] * len(ours), floor=floor * len(ours))
     assert judge(TARGET, tables, "own").word == word

@@ -82,7 +82,7 @@ class _BrokenRuleError(Exception):
 
 
 def _require(holds: bool, what: str) -> None:
-    """Raise where a rule of the whole index is broken. Checks of rows do that by themselves: a text for each is dear."""
+    """Raise where a rule of the whole index is broken. Checks of rows do it themselves: a text for each is dear."""
     if not holds:
         raise _BrokenRuleError(what)
 
