@@ -23,6 +23,7 @@ from bundler.relocate import unrestore
 __all__ = ["is_ready"]
 
 _GROUP_SIZE = 1 << 16  # bytes; of a larger one, which names a thousand files, not all is read, and ``emit`` judges
+_PIECE = 1 << 24  # bytes; room is taken for all that is asked for, and an index may say a terabyte of a small file
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -84,12 +85,13 @@ def _read(path: str, size: int) -> bytes:
     """
     fd = open_unseen(path, _FLAGS)
     try:
-        data = os.read(fd, size + 1)
-        while 0 < len(data) < size:  # a file system may give less than it is asked for
-            more = os.read(fd, size + 1 - len(data))
-            if not more:
-                break
-            data += more
-        return data
+        data = os.read(fd, min(size, _PIECE) + 1)
+        if not 0 < len(data) < size:
+            return data
+        parts, left = [data], size + 1 - len(data)  # a file system may give less than it is asked for
+        while left and (more := os.read(fd, min(left, _PIECE))):
+            parts.append(more)
+            left -= len(more)
+        return b"".join(parts)
     finally:
         os.close(fd)

@@ -304,13 +304,16 @@ class TritonBundler:
         for root, kernels in places.items():
             collect_files(root, beside(root.path, kernels, scope.host_binaries), options, found)
         self._warn_of_skipped(found)
-        drafts = {(draft.root, draft.path): draft for draft in found.drafts}
+        # A kernel takes all files of its directory along, and a bundle that holds one of them twice is refused.
+        inside = {(draft.root, f"{draft.path}/{file.name}") for draft in collected.drafts for file in draft.files}
+        apart = [draft for draft in found.drafts if (draft.root, draft.path) not in inside]
+        drafts = {(draft.root, draft.path): draft for draft in apart}
         for identity, draft in list(drafts.items()):
             if draft.unit is not Unit.HOST_BINARY or not draft.needs:
                 log.debug("left out of the bundle: %s/%s: what it needs of a host is not known", *identity)
                 del drafts[identity]
         packed.host_binaries = len(drafts)
-        packed.host_binaries_skipped = len(found.skipped) + len(found.drafts) - len(drafts)
+        packed.host_binaries_skipped = len(found.skipped) + len(apart) - len(drafts)
         collected.drafts += drafts.values()
         collected.skipped += found.skipped
         collected.bytes_in += found.bytes_in

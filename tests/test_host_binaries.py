@@ -199,6 +199,18 @@ def test_host_binary_of_a_name_that_no_bundle_holds_costs_no_kernel(
     assert len(warnings()) == 1
 
 
+@pytest.mark.parametrize("profile", ["full", "runtime"])
+def test_host_binary_in_the_directory_of_a_kernel_costs_no_kernel(place: Place, profile: str) -> None:
+    # The loss: all kernels of a graph, since a blob that holds one file twice is refused.
+    stub = place.write(f"0/{place.keys[0]}/{STUB}")
+    made = TritonBundler(place.here, directories=lambda device: str(place.here / str(device)), profile=profile)
+    place.hit(place.collected(stub, place.stub, made=made))
+    stats = made.stats()
+    assert (stats["kernels_collected"], stats["collect_failures"], stats["host_binaries_skipped"]) == (2, 0, 0)
+    assert (place.there / "0" / place.keys[0] / STUB).read_bytes() == stub.read_bytes()
+    assert (place.there / "0" / KEY / STUB).is_file()
+
+
 def test_host_binary_without_one_whole_kernel_is_no_blob(place: Place) -> None:
     # The loss: an entry that says that it restores something, and launches nothing.
     for key in place.keys:

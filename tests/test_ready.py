@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import bundler
+from bundler import ready
+from bundler.formats import limits
 from bundler.model import Content, Entry
 from bundler.reading import opened
 from bundler.ready import is_ready
@@ -117,3 +119,43 @@ def test_a_file_system_may_give_less_than_it_is_asked_for(
     assert installed.is_ready("runtime")
     (installed.kernel / "add.cubin").write_bytes(b"cut off")
     assert not installed.is_ready("runtime")
+
+
+def test_a_file_that_goes_on_is_not_ready_however_little_is_read_at_once(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss prevented: over a network a file with something behind its end is taken for whole."""
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 1)))
+    assert installed.is_ready("runtime")
+    with (installed.kernel / "add.cubin").open("ab") as file:
+        file.write(b"x")
+    assert not installed.is_ready("runtime")
+
+
+@pytest.mark.parametrize("piece", [1, 100])
+def test_a_file_of_many_pieces_is_read_to_its_end(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(ready, "_PIECE", piece)
+    assert installed.is_ready("full")
+    os.truncate(installed.kernel / "add.ttir", (installed.kernel / "add.ttir").stat().st_size - 1)
+    assert not installed.is_ready("full") and installed.is_ready("runtime")
+
+
+def test_no_room_is_taken_for_what_only_the_index_speaks_of(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss prevented: a blob that says a terabyte of a kernel ends the training run with a MemoryError."""
+    entry, contents = installed.entries["runtime"]
+    huge = [content._replace(size=limits.MAX_CONTENT_SIZE) for content in contents]
+    asked: list[int] = []
+    read = os.read
+
+    def watched(fd: int, size: int) -> bytes:
+        asked.append(size)
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", watched)
+    assert not is_ready(entry, huge, str(installed.root))
+    assert max(asked) <= limits.MAX_BLOCK_SIZE
