@@ -198,7 +198,8 @@ def _is_named_by_content(name: str, data: bytes) -> bool:
     its ends, in base32.
     """
     match = _MODULE_NAME.fullmatch(name)
-    if match is None:
+    indented = data[:1].isspace() and not data[: -len(data.lstrip())].endswith(b"\n")  # which the name does not tell
+    if match is None or indented:
         return False
     from base64 import b32encode  # only roots of Inductor hold such modules
 

@@ -151,6 +151,12 @@ def test_a_module_that_is_not_what_its_name_says_is_parsed(cut: bytes) -> None:
     assert examine(name, b"import torch  # edited\n", Unit.MODULE).problems == ()
 
 
+@pytest.mark.parametrize(("lead", "ok"), [(b"\n\n", True), (b"  \n", True), (b"  ", False), (b"\n\t", False)])
+def test_an_indented_module_has_the_name_of_its_content_and_cannot_be_loaded(lead: bytes, ok: bool) -> None:
+    source = b"import torch\n"
+    assert (examine(module_name(source), lead + source, Unit.MODULE).problems == ()) is ok
+
+
 def test_a_module_that_warns_is_parsed_in_silence() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
