@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["open_unseen"]
+__all__ = ["READ_FLAGS", "open_unseen"]
+
+READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""To read a file of somebody else's tree: a link in the last part is not followed, and a FIFO is not waited for."""
 
 _NOATIME = getattr(os, "O_NOATIME", 0)  # Linux; elsewhere the time of access moves
 

@@ -197,8 +197,7 @@ def _fitting(index: Index, entries: Sequence[Entry], selection: Selection) -> tu
     targets = sorted({entry.target for entry in entries if entry.target})
     if hosts and targets and not any(target.fits(other) for target in targets for other in hosts):
         raise IncompatibleTargetError(tuple(map(str, targets)), tuple(map(str, hosts)))
-    isa = index.facts.get("cpu_isa")
-    known = [str(flag) for flag in isa] if isinstance(isa, list) else []
+    known = host.recorded_isa(index.facts)
     fitting, skipped = [], []
     for entry in entries:
         if entry.unit is Unit.HOST_BINARY:

@@ -20,7 +20,7 @@ from sys import intern
 from typing import TypeAlias
 
 from bundler import check
-from bundler._opening import open_unseen
+from bundler._opening import READ_FLAGS, open_unseen
 from bundler.errors import LimitExceededError, LocalIOError, RelocationError, UnsafePathError, UsageError
 from bundler.formats import check_path
 from bundler.kinds import excluded, is_literal, takes_file, unit_of
@@ -49,7 +49,6 @@ _EDGE = 64  # bytes looked at on either end of a large file
 _COPY_MINIMUM = 128  # bytes; a shorter copy costs more in the index than it saves
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd  # not on Windows
 _DIRECTORY_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class ChangedError(Exception):
@@ -532,23 +531,20 @@ def _runtime_files(files: dict[str, File], facts: dict[str, check.Facts]) -> dic
     return kept
 
 
-def read_file(path: str, *, size: int | None = None) -> bytes | None:
+def read_file(path: str) -> bytes | None:
     """Return the bytes of a regular file; None when it changed while it was read (size or time of change).
-
-    Given a ``size``, None too for a file of another, which is not read.
 
     A FIFO does not block, and a symbolic link in the last part is not followed.
 
     Raises:
         OSError: It cannot be opened or read; ENOENT when it has vanished.
     """
-    data, stamp = _read_stamped(path, limit=size)
-    return data if size is None or stamp[1] == size else None
+    return _read_stamped(path, limit=None)[0]
 
 
 def _read_stamped(path: str, directory: int | None = None, *, limit: int | None) -> tuple[bytes | None, _Stamp]:
     """Return the bytes of a regular file and its stamp; None for the bytes when they change, or are above ``limit``."""
-    fd = open_unseen(path, _READ_FLAGS, directory)
+    fd = open_unseen(path, READ_FLAGS, directory)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -593,7 +589,7 @@ def stream_file(path: str) -> Iterator[bytes]:
     Raises:
         OSError: It cannot be opened or read.
     """
-    fd = open_unseen(path, _READ_FLAGS)
+    fd = open_unseen(path, READ_FLAGS)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):

@@ -27,7 +27,7 @@ from bundler.packing import PackReport, pack
 from bundler.pinning import pin
 from bundler.places import asked, fresh_places
 from bundler.roots import Root
-from bundler.triton_bundler import SWITCH
+from bundler.switch import SWITCH
 from bundler.watching import look
 
 __all__ = ["export", "required", "seal"]

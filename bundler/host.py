@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ from bundler.model import Target
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["facts", "gpu_targets", "imported_by", "runs_here"]
+__all__ = ["facts", "gpu_targets", "imported_by", "recorded_isa", "runs_here"]
 
 # Where the host is asked. Tests point these elsewhere.
 NVML_LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -237,6 +237,12 @@ def runs_here(
         return None
     lack = "this CPU does not have" if have else "the instruction sets of this host are not known"
     return f"needs {', '.join(missing)}, {'which ' if have else 'but '}{lack}"
+
+
+def recorded_isa(recorded: Mapping[str, Any]) -> list[str]:
+    """Return the instruction sets of the host that a bundle was made on, from its facts; none where it says none."""
+    isa = recorded.get("cpu_isa")
+    return [str(flag) for flag in isa] if isinstance(isa, list) else []
 
 
 def imported_by(needs: tuple[str, ...], python: str) -> str | None:

@@ -1,8 +1,9 @@
 """Host binaries beside the kernels of a compile: what Triton builds with a C compiler in order to launch them.
 
 Triton 3.6 makes a *launcher stub* for each signature of a kernel, and every version makes a module or two that ask the
-driver. Each lies in the cache of the kernels as ``KEY/NAME``, without a group file: ``KEY`` is the SHA-256 of what it
-was compiled from, and ``NAME`` ends in the suffix of this Python's extension modules. Triton asks for it by that name.
+driver. Each lies in Triton's cache of that moment, which is that of the kernels once torch has set
+``TRITON_CACHE_DIR``, as ``KEY/NAME``, without a group file: ``KEY`` is the SHA-256 of what it was compiled from, and
+``NAME`` ends in the suffix of this Python's extension modules. Triton asks for it by that name.
 
 Source: triton/runtime/build.py, ``compile_module_from_src``; triton/runtime/cache.py, ``_base32``.
 """
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from bundler.host import runs_here
 from bundler.model import Entry
 
-__all__ = ["beside", "unusable"]
+__all__ = ["beside", "suffix", "unusable"]
 
 _KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")  # base32 of a SHA-256; hex digits in older versions
 
@@ -39,22 +40,27 @@ def beside(root: str, kernels: Iterable[str], files: Iterable[str]) -> list[str]
     return sorted(found)
 
 
-def unusable(entry: Entry, isa: Sequence[str] = (), *, for_device: bool) -> str | None:
+def suffix() -> str:
+    """Return what the name of an extension module of this Python ends in; "" where that is not known."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX") or "")
+
+
+def unusable(entry: Entry, isa: Sequence[str], *, by_device: bool) -> str | None:
     """Say why a host binary of a blob must not, or need not, be restored on this host; None when it is of use.
 
-    Triton compiles without ``-march``, so that a blob says nothing of instruction sets.
+    Triton compiles without ``-march``, so a blob records no instruction sets. A bundle of a whole root does, and then
+    they count.
 
     Args:
         entry: Of the blob.
-        isa: Instruction sets that the blob says it was made with.
-        for_device: The root is the directory of one device: then nothing but ``KEY/NAME`` belongs there.
+        isa: Instruction sets that the bundle records; none in a blob.
+        by_device: The root is the directory of one device: then nothing but ``KEY/NAME`` belongs there.
     """
     directory, _, name = entry.path.rpartition("/")
-    if _KEY.fullmatch(directory if for_device else directory.rpartition("/")[2]):
-        suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
-        if not name.endswith(suffix):
-            return f"this Python looks for names that end in {suffix}"
-    elif for_device:
+    if _KEY.fullmatch(directory if by_device else directory.rpartition("/")[2]):
+        if not suffix() or not name.endswith(suffix()):
+            return f"this Python looks for names that end in {suffix() or 'something unknown'}"
+    elif by_device:
         return "it does not lie where Triton keeps a host binary"
     if not entry.needs:
         return "what it needs of a host is not known"

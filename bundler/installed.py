@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from bundler import _atomic
+from bundler._opening import READ_FLAGS
 from bundler.errors import BundlerError, LocalIOError, UnsafePathError
 
 __all__ = ["InstalledRoot", "leads_to"]
 
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_FILE = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORIES = 64  # descriptors kept, so that siblings do not walk their path again
 _CHUNK = 1 << 20  # bytes read at a time
 _ATTEMPTS = 10  # times that a root is made again after somebody removed it
@@ -172,7 +172,7 @@ class InstalledRoot:
         """Return what ``take`` makes of an open regular file and its size; see ``read``."""
         # No context manager, and no path before it is needed: this is what a restore with nothing to do is made of.
         try:
-            fd = os.open(name, _FILE, dir_fd=directory)
+            fd = os.open(name, READ_FLAGS, dir_fd=directory)
             try:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode) or size not in (-1, status.st_size):

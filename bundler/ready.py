@@ -4,8 +4,8 @@ A look from the bundle's side: the binary and the metadata have the digests of t
 bundle's too, or leads to files that are there. IR that nobody loads is not read. Of a host binary there is the digest
 alone. What is not ready is for ``emit`` to judge, which looks closer.
 
-This is the whole of a hit where nothing is missing, so that every system call counts: what is read has the digest that
-the index says, or is not ready, whatever else it may be.
+This is the whole of a hit where nothing is missing, so every system call counts. What kind of file it is, is not asked:
+what has the digest of the index is ready.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 
 from bundler import check
-from bundler._opening import open_unseen
+from bundler._opening import READ_FLAGS, open_unseen
 from bundler.model import Artifact, Base, Content, Entry, Unit
 from bundler.relocate import unrestore
 
@@ -24,7 +24,6 @@ __all__ = ["is_ready"]
 
 _GROUP_SIZE = 1 << 16  # bytes; of a larger one, which names a thousand files, not all is read, and ``emit`` judges
 _PIECE = 1 << 24  # bytes; room is taken for all that is asked for, and an index may say a terabyte of a small file
-_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def is_ready(entry: Entry, contents: Sequence[Content], root: str) -> bool:
@@ -51,11 +50,11 @@ def _launches_alike(entry: Entry, contents: Sequence[Content], directory: str) -
     group = groups[0]
     members = [artifact for artifact in entry.artifacts if artifact is not group]
     data = _read(f"{directory}/{group.name}", _GROUP_SIZE)
-    is_home = _is_group(group, contents[group.content], data, directory) or _leads_home(directory, data, members)
-    return is_home and all(_is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members)
+    is_led = _is_as_restored(group, contents[group.content], data, directory) or _leads_home(directory, data, members)
+    return is_led and all(_is_equal(f"{directory}/{member.name}", contents[member.content]) for member in members)
 
 
-def _is_group(group: Artifact, content: Content, data: bytes, directory: str) -> bool:
+def _is_as_restored(group: Artifact, content: Content, data: bytes, directory: str) -> bool:
     """Whether a group file is what a restore would write, byte for byte."""
     if group.relocation is None or group.relocation.base is not Base.ENTRY:
         return False
@@ -83,7 +82,7 @@ def _read(path: str, size: int) -> bytes:
 
     A link in the last part is not followed, and a FIFO has nothing to give.
     """
-    fd = open_unseen(path, _FLAGS)
+    fd = open_unseen(path, READ_FLAGS)
     try:
         data = os.read(fd, min(size, _PIECE) + 1)
         if not 0 < len(data) < size:

@@ -24,7 +24,7 @@ from bundler.outcome import Notes, Ready, RunReport, Strays, bypasses, report_on
 from bundler.pinning import pin, python_of
 from bundler.places import Places, asked, fresh_places, host_places
 from bundler.reading import opened
-from bundler.triton_bundler import SWITCH
+from bundler.switch import SWITCH
 from bundler.watching import Identity, Seen, age, changed, look
 
 __all__ = ["run"]

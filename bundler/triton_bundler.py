@@ -29,67 +29,29 @@ switched off at ``read_and_emit``       None, nothing is written
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from bundler.collect import ChangedError, Collected, Draft, Options, collect_files, collect_kernels
-from bundler.emit import EmitReport
-from bundler.errors import BundlerError, LocalIOError, UsageError
-from bundler.hit import HitReport, restore
-from bundler.host_binaries import beside
+from bundler.errors import BundlerError, UsageError
+from bundler.hit import HitReport, emit_blob
 from bundler.kinds import KINDS
-from bundler.model import Index, Profile, Unit
-from bundler.packing import read_profile, write_collected
+from bundler.model import Index, Profile
+from bundler.packing import read_profile
 from bundler.reading import opened
 from bundler.roots import Root
-from bundler.winners import drop_losers
+from bundler.scope import Packed, Scope, pack
+from bundler.switch import is_switched_on
 
-__all__ = ["SWITCH", "TritonBundler", "compile_seconds", "is_switched_on", "saved_seconds"]
+__all__ = ["TritonBundler"]
 
 log = logging.getLogger("bundler")
 
-SWITCH = "TRITON_BUNDLER"
-"""Environment variable that switches everything off when it is ``0``."""
-
 _FAST_LEVEL = 1  # zstd level: collect runs inside the compile, and solid blocks compress well at any level
-
-
-def is_switched_on() -> bool:
-    """Whether the environment allows this package to act in a training process."""
-    return os.environ.get(SWITCH) != "0"
-
-
-@dataclass(slots=True)
-class _Scope:
-    """One compile: kernels in the order of their ``put``, each with the compile time that it stands for.
-
-    ``places`` has the directory that each lay in when it was put: a library may point the cache elsewhere later on.
-    ``host_binaries`` are absolute paths, wherever they are.
-    """
-
-    kernels: dict[tuple[int, str], float] = field(default_factory=dict)
-    places: dict[tuple[int, str], str] = field(default_factory=dict)
-    winners: set[str] = field(default_factory=set)
-    required: set[str] = field(default_factory=set)
-    host_binaries: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Packed:
-    """What was made of a scope; the counts are of what is in the blob, and of what was left out of it."""
-
-    blob: bytes | None = None
-    kernels: int = 0
-    kernels_skipped: int = 0
-    host_binaries: int = 0
-    host_binaries_skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -159,7 +121,7 @@ class TritonBundler:
         self._enabled = enabled
         self._strict = strict
         self._lock = threading.Lock()
-        self._scopes: dict[int, _Scope] = {}  # by thread
+        self._scopes: dict[int, Scope] = {}  # by thread
         self._counters = _Counters()
         self._warned: set[str] = set()
 
@@ -170,7 +132,7 @@ class TritonBundler:
             return
         with self._lock:
             self._counters.scopes_abandoned += threading.get_ident() in self._scopes
-            self._scopes[threading.get_ident()] = _Scope()
+            self._scopes[threading.get_ident()] = Scope()
 
     def end_compile(self) -> None:
         """Close the scope without a blob; no-op without one."""
@@ -224,7 +186,7 @@ class TritonBundler:
         with self._lock:
             return threading.get_ident() in self._scopes
 
-    def _scopes_here(self) -> list[_Scope]:
+    def _scopes_here(self) -> list[Scope]:
         own = self._scopes.get(threading.get_ident())
         return [own] if own is not None else list(self._scopes.values())
 
@@ -241,9 +203,16 @@ class TritonBundler:
         if scope is None or not scope.kernels or not self._enabled():
             return None
         started = time.perf_counter()
-        packed, failure = _Packed(), 0
+        packed, failure = Packed(), 0
         try:
-            packed = self._pack(scope, look)
+            packed = pack(
+                scope,
+                self._sources(scope),
+                profile=self._profile,
+                level=self._level,
+                look=look,
+                warn=self._warn_once,
+            )
         except BundlerError as error:
             failure = 1
             self._warn("collect", error)
@@ -258,71 +227,7 @@ class TritonBundler:
             counters.collect_seconds += time.perf_counter() - started
         return packed.blob
 
-    def _pack(self, scope: _Scope, look: Callable[[Index], None]) -> _Packed:
-        # Winners are told from losers by what their IR says of its source.
-        launch_only = self._profile is Profile.RUNTIME and not scope.winners
-        options = Options(profile=self._profile, launch_only=launch_only)
-        places = self._sources(scope)
-        roots = list({root.name: root for root in places}.values())
-        changed: set[tuple[str, str]] = set()
-        while True:
-            collected = Collected()
-            for root, paths in places.items():
-                collect_kernels(root, paths, options, collected)
-            self._warn_of_skipped(collected)
-            packed = _Packed(kernels_skipped=len(collected.skipped))
-            collected.drafts = _without_losers(collected.drafts, scope)
-            packed.kernels = len(collected.drafts)
-            if not packed.kernels:
-                return packed
-            self._add_host_binaries(scope, places, options, collected, packed)
-            saved = sum(scope.kernels.values())
-            facts = {"compile_milliseconds": round(saved * 1000)} if saved else {}
-            out = io.BytesIO()
-            try:
-                written = write_collected(out, roots, collected, profile=self._profile, level=self._level, facts=facts)
-            except ChangedError as error:
-                identity = (error.root, error.path)
-                if identity in changed:
-                    options = replace(options, banned=options.banned | {identity})
-                changed.add(identity)
-                continue
-            except OSError as error:  # no room for the temporary file
-                place = tempfile.tempdir or "temporary file"
-                raise LocalIOError.from_os_error(error, "write the blob", place) from error
-            look(written.index)
-            packed.blob = out.getvalue()
-            return packed
-
-    def _add_host_binaries(
-        self, scope: _Scope, places: dict[Root, list[str]], options: Options, collected: Collected, packed: _Packed
-    ) -> None:
-        """Collect the host binaries that lie beside the kernels of a scope."""
-        if not scope.host_binaries:
-            return
-        found = Collected()
-        for root, kernels in places.items():
-            collect_files(root, beside(root.path, kernels, scope.host_binaries), options, found)
-        self._warn_of_skipped(found)
-        # A kernel takes all files of its directory along, and a bundle that holds one of them twice is refused.
-        inside = {(draft.root, f"{draft.path}/{file.name}") for draft in collected.drafts for file in draft.files}
-        apart = [draft for draft in found.drafts if (draft.root, draft.path) not in inside]
-        drafts = {(draft.root, draft.path): draft for draft in apart}
-        for identity, draft in list(drafts.items()):
-            if draft.unit is not Unit.HOST_BINARY or not draft.needs:
-                log.debug("left out of the bundle: %s/%s: what it needs of a host is not known", *identity)
-                del drafts[identity]
-        packed.host_binaries = len(drafts)
-        packed.host_binaries_skipped = len(found.skipped) + len(apart) - len(drafts)
-        collected.drafts += drafts.values()
-        collected.skipped += found.skipped
-        collected.bytes_in += found.bytes_in
-
-    def _warn_of_skipped(self, collected: Collected) -> None:
-        for skipped in collected.skipped:
-            self._warn_once(f"left out of the bundle: {skipped.path}: {skipped.reason}")
-
-    def _sources(self, scope: _Scope) -> dict[Root, list[str]]:
+    def _sources(self, scope: Scope) -> dict[Root, list[str]]:
         """Return where to look for the kernels of a scope: roots, and paths inside them."""
         if self._directories is None:
             return {self._root: [self._path(device, key) for device, key in scope.kernels]}
@@ -370,36 +275,35 @@ class TritonBundler:
             return None
         started = time.perf_counter()
         report: HitReport | None = None
-        saved, failure = 0.0, 0
+        failed: BundlerError | None = None
         try:
             with opened(blob) as reader:
                 look(reader.index)
-                report = restore(reader, self._places(reader.index), by_device=self._directories is not None)
-                saved = compile_seconds(reader.index)
+                report = emit_blob(reader, self._places(reader.index), by_device=self._directories is not None)
         except BundlerError as error:
-            failure = 1
-            self._warn("emit", error)
+            failed = error
+        with self._lock:
+            self._count_emit(report, time.perf_counter() - started)
+        if failed is not None:
+            self._warn("emit", failed)
         if report is not None:
             self._warn_of_hit(report)
-        with self._lock:
-            self._count_emit(report, saved, failure, time.perf_counter() - started)
         return report
 
     def _warn_of_hit(self, report: HitReport) -> None:
         if report.host_binaries_error is not None:
             self._warn("emit", report.host_binaries_error, what="host binaries")
-        for part, what in ((report, "kernel"), (report.host_binaries, "host binary")):
+        for part, one, more in ((report, "kernel", "kernels"), (report.host_binaries, "host binary", "host binaries")):
             for warning in part.warnings:
                 self._warn_once(warning)
             if part.repaired:
                 # Something damages this cache, and without us each of these would have been a miss or a failed load.
-                several = {"kernel": "kernels", "host binary": "host binaries"}[what]
-                count = f"{part.repaired} {several if part.repaired > 1 else what}"
+                count = f"{part.repaired} {more if part.repaired > 1 else one}"
                 self._warn_once(f"{count} in the cache found damaged, and replaced from the bundle: look at the disk")
 
-    def _count_emit(self, report: HitReport | None, saved: float, failure: int, seconds: float) -> None:
+    def _count_emit(self, report: HitReport | None, seconds: float) -> None:
         counters = self._counters
-        counters.emit_failures += failure
+        counters.emit_failures += report is None
         counters.emit_seconds += seconds
         if report is not None:
             counters.kernels_emitted += report.restored
@@ -412,14 +316,14 @@ class TritonBundler:
             counters.host_binaries_kept += report.host_binaries.kept
             counters.host_binaries_unusable += report.host_binaries_unusable
             counters.host_binaries_failed += report.host_binaries_failed
-            counters.bytes_emitted += report.bytes_written + report.host_binaries.bytes_written
-            counters.compile_seconds_saved += saved_seconds(saved, report)
+            counters.bytes_emitted += report.all_bytes_written
+            counters.compile_seconds_saved += report.seconds_saved
 
     def stats(self) -> dict[str, Any]:
         """Return the counters: kernels, host binaries, bytes, seconds of collect and emit, compile seconds saved.
 
         Host binaries that were ``skipped`` were left out of a blob; those that were ``unusable`` were left out of a
-        restore, since they would not run; those that ``failed`` could not be written.
+        restore, since they are of no use here; those that ``failed`` were to be written when that failed.
         """
         with self._lock:
             counters = self._counters
@@ -436,31 +340,3 @@ class TritonBundler:
             self._warned.add(message)
         if not known:
             log.warning("%s", message)
-
-
-def compile_seconds(index: Index) -> float:
-    """Return the seconds that the kernels of a blob took to compile, as far as they are known."""
-    milliseconds = index.facts.get("compile_milliseconds")
-    return milliseconds / 1000 if isinstance(milliseconds, int) else 0.0
-
-
-def saved_seconds(stood_for: float, report: EmitReport) -> float:
-    """Return the seconds of compiling that a restore saved: the share of the kernels that were not there before.
-
-    Args:
-        stood_for: Seconds that all kernels of the blob took to compile.
-        report: What was done with them, and with nothing else.
-    """
-    written = report.restored + report.repaired
-    return stood_for * written / max(1, written + report.unchanged + report.kept)
-
-
-def _without_losers(drafts: list[Draft], scope: _Scope) -> list[Draft]:
-    """Leave out what autotuning did not choose, on purpose and without a warning; what is required stays."""
-    _, losers = drop_losers(drafts, scope.winners)
-    lost = {skipped.path for skipped in losers}
-    return [
-        draft
-        for draft in drafts
-        if f"{draft.root}/{draft.path}" not in lost or draft.path.rpartition("/")[2] in scope.required
-    ]

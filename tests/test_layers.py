@@ -25,12 +25,14 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {"bundle", "packing", "caching", "difference", "exporting", "keys", "listing", "merging", "outcome", "remote"}
     )
-    | frozenset({"remote", "retention", "running", "saving", "triton_bundler", "union", "verifying"}),
+    | frozenset({"remote", "retention", "running", "saving", "scope", "triton_bundler", "union", "verifying"}),
     # Reading trees and writing them, in parts; which part may see which, the test for circles keeps in order.
     frozenset({"collect", "mega", "builds", "delta", "payload", "winners", "roots", "host", "stores", "host_binaries"})
     | frozenset({"emit", "hit", "stage", "publish", "installed", "ready", "staging", "reading"})
     | frozenset({"child", "pinning", "places", "watching"}),
-    frozenset({"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner"}),
+    frozenset(
+        {"formats", "relocate", "check", "compare", "kinds", "foreign", "_atomic", "_opening", "_owner", "switch"}
+    ),
     frozenset({"model", "digest"}),
     frozenset({"errors"}),
 )

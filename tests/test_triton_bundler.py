@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import TritonBundler, triton_bundler
+from bundler import TritonBundler, scope
 from bundler.errors import BundlerError, DigestMismatchError, LocalIOError, NotABundleError
 from bundler.formats import open_bundle, v1
+from bundler.switch import SWITCH, is_switched_on
 from bundler.testing import artifacts, trees
 from bundler.testing.faults import crash_points, judge
-from bundler.triton_bundler import SWITCH, is_switched_on
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSIX directory descriptors")
 
@@ -421,7 +421,7 @@ def test_kernel_that_changes_while_it_is_packed_is_left_out_in_the_end(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The loss: a compile that never ends, or a blob with bytes that no digest fits.
-    real, calls = triton_bundler.write_collected, []
+    real, calls = scope.write_collected, []
 
     def changing(out: Any, roots: Any, collected: Any, **options: Any) -> Any:
         calls.append([draft.path for draft in collected.drafts])
@@ -429,7 +429,7 @@ def test_kernel_that_changes_while_it_is_packed_is_left_out_in_the_end(
             raise triton_bundler.ChangedError("triton", f"0/{place.keys[0]}")
         return real(out, roots, collected, **options)
 
-    monkeypatch.setattr(triton_bundler, "write_collected", changing)
+    monkeypatch.setattr(scope, "write_collected", changing)
     blob = place.collected()
     assert sorted(keys_in(blob)) == sorted(place.keys[1:])
     assert [len(paths) for paths in calls] == [3, 3, 2]

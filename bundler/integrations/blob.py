@@ -68,7 +68,7 @@ class KernelArtifacts(Sequence[Any]):
         if self._is_broken:  # said already: list() asks for the length first
             return []
         try:
-            from bundler.triton_bundler import SWITCH, is_switched_on
+            from bundler.switch import SWITCH, is_switched_on
 
             if not is_switched_on():
                 log.debug("%s is 0: the kernels of an FX graph entry are not restored", SWITCH)

@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundler.integrations import seams
+from bundler.integrations.binaries import HostBinaryWatch
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
 from bundler.integrations.clock import CompileClock, path_key
 from bundler.integrations.importing import WhenImported
 from bundler.integrations.ptxas import PtxasChoice
-from bundler.integrations.stubs import StubWatch
+from bundler.switch import is_switched_on
 
 if TYPE_CHECKING:
     from bundler.integrations.observe import Summary
@@ -39,7 +40,6 @@ PROFILE = "TRITON_BUNDLER_PROFILE"
 
 _ENTRIES, _RAW = "TRITON_BUNDLER_ENTRIES", "raw"  # as bundler.places has them, which is slow to load
 _LOG = "TRITON_BUNDLER_LOG"
-_SWITCH = "TRITON_BUNDLER"
 _PROFILES = ("runtime", "full")
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class _Hook:
         self._bundler: TritonBundler | None = None
         self._clock = CompileClock(self._put_late)
         self._ptxas = PtxasChoice(self._is_on)
-        self._stubs = StubWatch(self._put_host_binary)
+        self._binaries = HostBinaryWatch(self._put_host_binary)
         self._lock = threading.RLock()
         self._states: dict[int, tuple[Any, ...]] = {}  # by thread
         self._original: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class _Hook:
         for name in names:
             setattr(self._torch, name, self._ours[name])
         self._ptxas.start()
-        self._stubs.start()
+        self._binaries.start()
 
     def _wrapped(self, name: str) -> Any:
         method = getattr(self, name)
@@ -91,7 +91,7 @@ class _Hook:
                 setattr(self._torch, name, original)
         self._clock.stop()
         self._ptxas.stop()
-        self._stubs.stop()
+        self._binaries.stop()
         self.profile = ""
 
     def forked(self) -> None:
@@ -120,7 +120,7 @@ class _Hook:
             return self._bundler
 
     def _is_on(self) -> bool:
-        return bool(self.profile) and os.environ.get(_SWITCH) != "0" and bool(self._torch.is_enabled())
+        return bool(self.profile) and is_switched_on() and bool(self._torch.is_enabled())
 
     def counts(self) -> dict[str, Any]:
         """Return what ours has counted."""
@@ -262,7 +262,6 @@ class _Hook:
 
     def _emit(self, blob: bytes) -> Summary | None:
         from bundler.integrations import observe
-        from bundler.triton_bundler import saved_seconds
 
         started = time.perf_counter()
         looked: list[Index] = []
@@ -272,36 +271,32 @@ class _Hook:
             return None
         summary = observe.summarize(looked[0])
         seconds = time.perf_counter() - started
-        written = report.restored + report.repaired
-        binaries = report.host_binaries.restored + report.host_binaries.repaired
-        bytes_written = report.bytes_written + report.host_binaries.bytes_written
-        saved = saved_seconds(summary.compile_seconds, report)
         observe.count(
             {
                 "bundler_emit": 1,
-                "bundler_emit_kernels": written,
+                "bundler_emit_kernels": report.written,
                 "bundler_emit_unchanged": report.unchanged,
-                "bundler_emit_host_binaries": binaries,
+                "bundler_emit_host_binaries": report.host_binaries_written,
                 "bundler_emit_host_binaries_unusable": report.host_binaries_unusable,
-                "bundler_emit_bytes": bytes_written,
+                "bundler_emit_bytes": report.all_bytes_written,
                 "bundler_emit_us": round(seconds * 1e6),
-                "bundler_saved_us": round(saved * 1e6),
+                "bundler_saved_us": round(report.seconds_saved * 1e6),
                 "triton_bundler_read_and_emit_kernel": report.files_written,  # torch's own, which counts files
             }
         )
         told = {
             "kernels": len(summary.identities),
-            "written": written,
+            "written": report.written,
             "repaired": report.repaired,
             "unchanged": report.unchanged,
             "kept": report.kept,
             "host_binaries": summary.host_binaries,
-            "host_binaries_written": binaries,
+            "host_binaries_written": report.host_binaries_written,
             "bytes": len(blob),
-            "bytes_written": bytes_written,
+            "bytes_written": report.all_bytes_written,
             "files_written": report.files_written + report.host_binaries.files_written,
             "seconds": round(seconds, 6),
-            "seconds_saved": round(saved, 6),
+            "seconds_saved": round(report.seconds_saved, 6),
         }
         observe.trace("bundler_emit", {**told, "names": list(summary.names)})
         log.info("restored %(written)d of %(kernels)d kernels in %(seconds).3f s", told)
@@ -418,7 +413,7 @@ def enable(*, profile: str | None = None) -> bool:
 
     if profile is not None and profile not in _PROFILES:
         raise UsageError(f"profile {profile!r} is unknown: choose {' or '.join(_PROFILES)}")
-    if os.environ.get(_SWITCH) == "0":
+    if not is_switched_on():
         return False
     if os.environ.get(_LOG):
         from bundler.integrations import observe

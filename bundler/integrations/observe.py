@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bundler.hit import compile_seconds
 from bundler.model import GROUP_PREFIX, Index, Unit
-from bundler.triton_bundler import compile_seconds
 
 __all__ = ["COUNTERS", "Summary", "count", "set_up_log", "summarize", "trace", "warn_once"]
 
@@ -26,7 +26,7 @@ COUNTERS: Mapping[str, str] = {
     "bundler_emit_kernels": "kernels written",
     "bundler_emit_unchanged": "kernels that were there already",
     "bundler_emit_host_binaries": "host binaries written",
-    "bundler_emit_host_binaries_unusable": "host binaries that would not run here, and were left out",
+    "bundler_emit_host_binaries_unusable": "host binaries that are of no use here, and were left out",
     "bundler_emit_bytes": "bytes written",
     "bundler_emit_us": "microseconds that took",
     "bundler_saved_us": "microseconds of compiling that the restored blobs stand for",

@@ -1,4 +1,4 @@
-"""Hearing of launcher stubs: Triton's calls go on as they came, and another Triton is left alone. No Triton here."""
+"""Hearing of host binaries: Triton's calls go on as they came, and another Triton is left alone. No Triton here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bundler.integrations import stubs
-from bundler.integrations.stubs import StubWatch
+from bundler.integrations import binaries
+from bundler.integrations.binaries import HostBinaryWatch
 
 NAME = "cache_of_the_tests"
 STUB = f"__triton_launcher{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(stubs, "_MODULE", NAME)
+    monkeypatch.setattr(binaries, "_MODULE", NAME)
     file = tmp_path / f"{NAME}.py"
     file.write_text(TRITON)
     yield file
@@ -52,8 +52,8 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def watch(place: Path, told: list[str]) -> Iterator[StubWatch]:
-    made = StubWatch(told.append)
+def watch(place: Path, told: list[str]) -> Iterator[HostBinaryWatch]:
+    made = HostBinaryWatch(told.append)
     yield made
     made.stop()
 
@@ -64,7 +64,9 @@ def load() -> ModuleType:
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_a_stub_is_told_when_it_is_made_and_when_it_is_found(watch: StubWatch, told: list[str], imported: bool) -> None:
+def test_a_stub_is_told_when_it_is_made_and_when_it_is_found(
+    watch: HostBinaryWatch, told: list[str], imported: bool
+) -> None:
     if imported:
         load()
     watch.start()
@@ -76,7 +78,7 @@ def test_a_stub_is_told_when_it_is_made_and_when_it_is_found(watch: StubWatch, t
     assert told == [f"/cache/{STUB}"] * 2
 
 
-def test_every_other_file_is_triton_s_own_business(watch: StubWatch, told: list[str]) -> None:
+def test_every_other_file_is_triton_s_own_business(watch: HostBinaryWatch, told: list[str]) -> None:
     watch.start()
     cache = load().FileCacheManager()
     for name in ("add.cubin", "__grp__add.json", "launcher.so", f"{STUB}.txt", "launcher.cpython-27-x86_64.so"):
@@ -90,7 +92,7 @@ def test_what_goes_wrong_with_us_is_not_triton_s(place: Path, caplog: pytest.Log
     def fail(path: str) -> None:
         raise RuntimeError("ours is broken")
 
-    watch = StubWatch(fail)
+    watch = HostBinaryWatch(fail)
     watch.start()
     with caplog.at_level(logging.DEBUG, "bundler"):
         assert load().FileCacheManager().put(b"", STUB) == f"/cache/{STUB}"
@@ -98,14 +100,14 @@ def test_what_goes_wrong_with_us_is_not_triton_s(place: Path, caplog: pytest.Log
     watch.stop()
 
 
-def test_what_goes_wrong_with_triton_goes_through(watch: StubWatch, told: list[str]) -> None:
+def test_what_goes_wrong_with_triton_goes_through(watch: HostBinaryWatch, told: list[str]) -> None:
     watch.start()
     with pytest.raises(TypeError, match="filename"):
         load().FileCacheManager().get_file()
     assert told == []
 
 
-def test_stopped_it_leaves_triton_as_it_was(watch: StubWatch, told: list[str]) -> None:
+def test_stopped_it_leaves_triton_as_it_was(watch: HostBinaryWatch, told: list[str]) -> None:
     cls = load().FileCacheManager
     before = dict(cls.__dict__)
     watch.start()
@@ -117,14 +119,14 @@ def test_stopped_it_leaves_triton_as_it_was(watch: StubWatch, told: list[str]) -
     assert told == [f"/cache/{STUB}"]
 
 
-def test_stopped_before_the_import_it_never_joins(watch: StubWatch, told: list[str]) -> None:
+def test_stopped_before_the_import_it_never_joins(watch: HostBinaryWatch, told: list[str]) -> None:
     watch.start()
     watch.stop()
     load().FileCacheManager().put(b"", STUB)
     assert told == []
 
 
-def test_what_somebody_wrapped_again_stays_and_passes_on_to_triton(watch: StubWatch, told: list[str]) -> None:
+def test_what_somebody_wrapped_again_stays_and_passes_on_to_triton(watch: HostBinaryWatch, told: list[str]) -> None:
     watch.start()
     cls = load().FileCacheManager
     ours = cls.get_file
@@ -149,7 +151,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("how", UNKNOWN)
 def test_another_triton_is_left_as_it_is(
-    place: Path, watch: StubWatch, caplog: pytest.LogCaptureFixture, how: str
+    place: Path, watch: HostBinaryWatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     # The loss: a Triton that cannot be imported any more, or a warning in every process that has a newer one.
     place.write_text(UNKNOWN[how])

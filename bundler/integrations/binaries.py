@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import sysconfig
 from collections.abc import Callable
 from typing import Any
 
+from bundler.host_binaries import suffix
 from bundler.integrations.importing import WhenImported
 
-__all__ = ["StubWatch"]
+__all__ = ["HostBinaryWatch"]
 
 log = logging.getLogger("bundler")
 
@@ -26,12 +26,12 @@ _CLASS = "FileCacheManager"
 _METHODS = {"get_file": ("self", "filename"), "put": ("self", "data", "filename", "binary")}  # Triton 3.0 to 3.9
 
 
-class StubWatch:
+class HostBinaryWatch:
     """Joins the two methods of Triton's cache that return the path of a file; another Triton is left as it is.
 
     Args:
-        tell: Called with the absolute or relative path that Triton was given, in the thread that asked for it. What it
-            raises is logged, and goes no further.
+        tell: Called with the path that Triton's cache gave, absolute or relative, in the thread that asked for it. What
+            it raises is logged, and goes no further.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -59,15 +59,15 @@ class StubWatch:
             methods = {name: cls.__dict__[name] for name in _METHODS}
             for name, method in methods.items():
                 if tuple(inspect.signature(method).parameters) != _METHODS[name]:
-                    log.debug("launcher stubs are left to Triton: %s.%s takes other parameters", _CLASS, name)
+                    log.debug("host binaries are left to Triton: %s.%s takes other parameters", _CLASS, name)
                     return
-            self._suffix = str(sysconfig.get_config_var("EXT_SUFFIX") or "")
+            self._suffix = suffix()
             for name, method in methods.items():
                 ours = self._wrapped(method)
                 setattr(cls, name, ours)
                 self._joined.append((cls, name, method, ours))
         except Exception as error:  # noqa: BLE001  it would look as if the import of Triton's module had failed
-            log.debug("launcher stubs are left to Triton: %s: %s", type(error).__name__, error)
+            log.debug("host binaries are left to Triton: %s: %s", type(error).__name__, error)
 
     def _wrapped(self, method: Any) -> Any:
         @functools.wraps(method)
@@ -84,4 +84,4 @@ class StubWatch:
             if path.endswith(self._suffix):
                 self._tell(path)
         except Exception as error:  # noqa: BLE001  a compile waits for us
-            log.debug("a launcher stub is left to Triton: %s: %s", type(error).__name__, error)
+            log.debug("a host binary is left to Triton: %s: %s", type(error).__name__, error)
