@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 import bundler
-from bundler import TritonBundler, scope
+from bundler import TritonBundler, scope, triton_bundler
+from bundler.collect import ChangedError
 from bundler.errors import BundlerError, DigestMismatchError, LocalIOError, NotABundleError
 from bundler.formats import open_bundle, v1
 from bundler.switch import SWITCH, is_switched_on
@@ -426,7 +427,7 @@ def test_kernel_that_changes_while_it_is_packed_is_left_out_in_the_end(
     def changing(out: Any, roots: Any, collected: Any, **options: Any) -> Any:
         calls.append([draft.path for draft in collected.drafts])
         if f"0/{place.keys[0]}" in calls[-1]:
-            raise triton_bundler.ChangedError("triton", f"0/{place.keys[0]}")
+            raise ChangedError("triton", f"0/{place.keys[0]}")
         return real(out, roots, collected, **options)
 
     monkeypatch.setattr(scope, "write_collected", changing)
