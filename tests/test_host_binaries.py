@@ -21,6 +21,7 @@ from bundler.collect import Collected, Options, collect_files, collect_kernels
 from bundler.errors import LocalIOError
 from bundler.formats import open_bundle
 from bundler.hit import HitReport
+from bundler.host_binaries import unusable
 from bundler.integrations import blob as blob_of_torch
 from bundler.integrations import observe
 from bundler.kinds import KINDS
@@ -223,13 +224,25 @@ def test_host_binary_without_one_whole_kernel_is_no_blob(place: Place) -> None:
     assert (made.stats()["kernels_skipped"], made.stats()["host_binaries_collected"]) == (1, 0)
 
 
-def test_blob_without_host_binaries_has_the_bytes_that_it_always_had(place: Place) -> None:
-    # The loss: the entries of a release before and after differ, and no two hosts share a digest.
+def test_blob_without_host_binaries_is_that_of_its_kernels_alone(place: Place) -> None:
+    # The loss: a host that heard of a file somewhere makes another digest than one that did not.
     collected, root = Collected(), Root("0", KINDS["triton"], str(place.here / "0"))
     collect_kernels(root, place.keys, Options(), collected)
     out = io.BytesIO()
     write_collected(out, [root], collected, profile=Profile.FULL, level=1, facts={"compile_milliseconds": 4000})
     assert place.collected() == place.collected(place.here / "elsewhere.so") == out.getvalue()
+
+
+@pytest.mark.parametrize(("isa", "runs"), [((), True), (("avx2",), True), (("avx2", "amx_tile"), False)])
+def test_instruction_sets_count_where_a_bundle_records_them(
+    isa: tuple[str, ...], runs: bool, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss: an illegal instruction, which ends the process.
+    monkeypatch.setattr(host, "_cpu_isa", lambda: ("avx2", "fma"))
+    with opened(place.collected(place.stub)) as reader:
+        entry = next(entry for entry in reader.index.entries if entry.unit is Unit.HOST_BINARY)
+    reason = unusable(entry, isa, by_device=True)
+    assert (reason is None) is runs and (runs or "amx_tile" in str(reason))
 
 
 def test_threads_that_compile_at_once_each_get_their_own_host_binaries(place: Place) -> None:
