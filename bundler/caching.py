@@ -41,7 +41,7 @@ from bundler.packing import check_level, pack
 from bundler.reading import opened
 from bundler.remote import ForeignObjectError, open_remote, opened_store, pull
 from bundler.roots import Root, RootLike, environment, match_roots, present_roots, resolve
-from bundler.stores import Mode, Store, check_key
+from bundler.stores import Mode, ReplacedError, Store, check_key
 from bundler.stores.local import LocalStore
 from bundler.union import Dropped, Kept, Union
 
@@ -450,8 +450,8 @@ class _Save:
         for failures in range(SAVE_ATTEMPTS):
             try:
                 report = self._attempt(self._fetch())
-            except (ObjectExistsError, ObjectNotFoundError):
-                # Somebody saved or removed it since we looked: again, with what is there now.
+            except (ObjectExistsError, ObjectNotFoundError, ReplacedError):
+                # Somebody saved or removed it since we looked, or while it was read: again, with what is there now.
                 self._store.retry.sleep(self._store.retry.pause(min(failures, 3)))
                 continue
             return replace(report, attempts=failures + 1)

@@ -28,8 +28,9 @@ from bundler.testing import programs, trees
 
 # --- options, profiles, markers ------------------------------------------------------------------------------------
 
-# A shell starts what it puts into the background with these ignored, and so would be all that the tests start.
-for number in (signal.SIGINT, getattr(signal, "SIGQUIT", signal.SIGINT)):
+# A shell starts what it puts into the background with the first two ignored, and nohup with the third; so would be all
+# that the tests start.
+for number in {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGQUIT", "SIGHUP")}:
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 

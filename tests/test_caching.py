@@ -26,7 +26,7 @@ from bundler.errors import (
     UsageError,
 )
 from bundler.model import Target
-from bundler.stores import Store, open_store
+from bundler.stores import ReplacedError, Store, open_store
 from bundler.stores.memory import MemoryStore
 from bundler.testing.stores import FailingStore, Fault, quick
 from bundler.testing.trees import snapshot, synthetic_inductor_root, synthetic_kernel
@@ -436,6 +436,25 @@ def test_who_saves_in_between_is_united_too(tmp_path: Path) -> None:
     report = save(busy, KEY, [f"triton={tmp_path / 'b'}"])
     assert (report.attempts, report.added, report.entries) == (2, 1, 2)
     assert stored(busy) == {theirs, ours}
+
+
+def test_what_is_replaced_while_a_save_reads_it_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss prevented: of ten jobs that save at once one fails, and its kernels are gone."""
+    theirs, ours = kernel(tmp_path / "a", "theirs"), kernel(tmp_path / "b", "ours")
+    bundler.pack([f"triton={tmp_path / 'a'}"], tmp_path / "a.tbundle")
+    store = MemoryStore("memory://busy", retry=quick())
+    store.put(KEY, (tmp_path / "a.tbundle").read_bytes())
+    real, calls = caching.pull, []
+
+    def replaced(source: Store, key: str, path: str) -> Any:
+        calls.append(key)
+        if len(calls) < 3:
+            raise ReplacedError(source.url, key)
+        return real(source, key, path)
+
+    monkeypatch.setattr(caching, "pull", replaced)
+    assert save(store, KEY, [f"triton={tmp_path / 'b'}"]).attempts == 3
+    assert stored(store) == {theirs, ours}
 
 
 def test_a_save_that_never_gets_its_turn_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

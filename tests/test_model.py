@@ -118,7 +118,7 @@ def test_words_of_the_index_are_their_own_text() -> None:
     ids=lambda thing: type(thing).__name__,
 )
 def test_what_a_bundle_says_cannot_be_changed(thing: object) -> None:
-    name = dataclasses.fields(thing)[0].name  # type: ignore[arg-type]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(thing, name, None)
+    named = getattr(thing, "_fields", None) or [each.name for each in dataclasses.fields(thing)]  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):  # FrozenInstanceError is one
+        setattr(thing, named[0], None)
     assert not hasattr(thing, "__dict__")
