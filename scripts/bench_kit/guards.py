@@ -22,7 +22,7 @@ GUARDS: tuple[Target, ...] = (
     Target("size-10", "size, level 10", "pack", "size", bundle(10), tar_zstd(10), 0.95),
     Target("blob", "blob in the FX graph entry, beside torch's", _TORCH, "size", "collect, runtime",
            "torch: collect, pickle", 0.1),
-    Target("pack", "pack", "pack", "cpu", bundle(3), "floor, level 3", 16.0),
+    Target("pack", "pack", "pack", "cpu", bundle(3), "floor, level 3", 9.0),
     Target("pack-inside", "pack, in a process", _PACK, "cpu", bundle(3), "floor, level 3", 20.0),
     Target("restore", "restore", "restore", "cpu", "unpack", "floor", 8.0),
     Target("restore-inside", "restore, in a process", _RESTORE, "cpu", "unpack", _FLOOR, 5.0),
