@@ -198,8 +198,9 @@ def _is_named_by_content(name: str, data: bytes) -> bool:
     its ends, in base32.
     """
     match = _MODULE_NAME.fullmatch(name)
-    indented = data[:1].isspace() and not data[: -len(data.lstrip())].endswith(b"\n")  # which the name does not tell
-    if match is None or indented:
+    if match is None:
+        return False
+    if data[:1].isspace() and not data[: -len(data.lstrip())].endswith(b"\n"):  # indented, which the name does not tell
         return False
     from base64 import b32encode  # only roots of Inductor hold such modules
 

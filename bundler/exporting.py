@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bundler.child import run_child
@@ -100,21 +100,22 @@ def export(
         report = replace(report_on(child, ready, {}, None, after.values(), path), used=0)
         if child.exit_code == 0:
             notes.add(*pin(after.values()))
-            report = _sealed(report, roots, units, notes)
+            report = _sealed(report, roots, units, {seen.root for seen in after.values()}, notes)
         else:
             notes.add(f"{path} is not written: the command ended with {child.exit_code}")
         seconds = round(time.monotonic() - started, 6)
     return replace(report, save_seconds=seconds, warnings=tuple(notes.said))
 
 
-def _sealed(report: RunReport, roots: Sequence[Root], units: Mapping[str, Unit], notes: Notes) -> RunReport:
+def _sealed(
+    report: RunReport, roots: Sequence[Root], units: Mapping[str, Unit], filled: Collection[str], notes: Notes
+) -> RunReport:
     try:
         packed = seal(roots, report.bundle, units)
     except BundlerError as error:
         return replace(report, error=error, failed=True)
     notes.add(*(f"left out of the bundle: {skipped.path}: {skipped.reason}" for skipped in packed.skipped))
-    compiled = [root for root in roots if not root.kind.asked]
-    if not look(compiled):
+    if all(root.kind.asked for root in roots if root.name in filled):
         notes.add("the command left byte code and no compile cache: it compiled nothing, or kept it elsewhere")
     return replace(report, saved=True, added=packed.entries, content_digest=packed.content_digest)
 

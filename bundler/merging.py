@@ -24,7 +24,7 @@ from bundler.formats import Reader
 from bundler.formats.limits import DEFAULT_LEVEL
 from bundler.kinds import KINDS, known_kind
 from bundler.model import Content, Entry, Index, Profile, Skipped, Unit
-from bundler.packing import check_level, output, write_collected
+from bundler.packing import BundleReport, check_level, output, write_collected
 from bundler.reading import Blob, opened, paired
 from bundler.roots import Root
 
@@ -67,17 +67,9 @@ class MergeConflict:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport:
-    """As ``PackReport``; and ``candidates``, FX graph cache keys with several entries, by ``name/key``."""
+class MergeReport(BundleReport):
+    """What ``merge`` did; ``candidates`` are FX graph cache keys with several entries, by ``name/key``."""
 
-    bundle: str
-    content_digest: str
-    entries: int
-    files: int
-    bytes_in: int
-    bytes_out: int
-    skipped: tuple[Skipped, ...]
-    seconds: float
     conflicts: tuple[MergeConflict, ...]
     candidates: Mapping[str, int]
 

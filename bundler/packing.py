@@ -31,11 +31,13 @@ from bundler.roots import Root, RootLike, resolve
 from bundler.winners import drop_losers
 
 __all__ = [
+    "BundleReport",
     "PackReport",
     "check_level",
     "output",
     "pack",
     "read_profile",
+    "retried",
     "write_collected",
 ]
 
@@ -45,12 +47,8 @@ _MAX_SKIPPED = 1000  # rows in the index; all are in the report
 
 
 @dataclass(frozen=True, slots=True)
-class PackReport:
-    """What ``pack`` did. Sizes in bytes; ``bytes_in`` counts the files that were taken, as they lie on disk.
-
-    Of a delta, ``base`` is the content digest of the bundle that it needs, ``in_base`` counts the entries of the tree
-    that are there already, and ``lost`` names those that are there and no longer in the tree.
-    """
+class BundleReport:
+    """What any verb that writes a bundle tells of it. Sizes in bytes; ``seconds`` is how long all of it took."""
 
     bundle: str
     content_digest: str
@@ -60,6 +58,16 @@ class PackReport:
     bytes_out: int
     skipped: tuple[Skipped, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport(BundleReport):
+    """What ``pack`` did; ``bytes_in`` counts the files that were taken, as they lie on disk.
+
+    Of a delta, ``base`` is the content digest of the bundle that it needs, ``in_base`` counts the entries of the tree
+    that are there already, and ``lost`` names those that are there and no longer in the tree.
+    """
+
     base: str | None = None
     in_base: int = 0
     lost: tuple[str, ...] = ()
@@ -154,7 +162,7 @@ def pack(
         return delta, written, name
 
     with _base(base, out) as older:
-        delta, written, name = _retried(lambda options: attempt(options, older), options)
+        delta, written, name = retried(lambda options: attempt(options, older), options)
     return PackReport(
         bundle=name,
         content_digest=str(written.content_digest),
@@ -170,8 +178,8 @@ def pack(
     )
 
 
-def _retried(attempt: Callable[[Options], T], options: Options) -> T:
-    """Begin again when a file is not what it was a moment ago; the second time without its entry."""
+def retried(attempt: Callable[[Options], T], options: Options) -> T:
+    """Return what ``attempt`` returns; again when a file is not what it was, the second time without its entry."""
     changed: set[tuple[str, str]] = set()
     while True:
         try:

@@ -10,18 +10,12 @@ from bundler.errors import UsageError
 from bundler.kinds import KINDS, RootKind, known_kind, locate
 from bundler.model import RootRecord
 from bundler.roots import Root
+from bundler.switch import ENTRIES, RAW
 
-__all__ = ["ASKED", "ENTRIES", "RAW", "Places", "asked", "fresh_places", "host_places"]
+__all__ = ["ASKED", "Places", "asked", "fresh_places", "host_places"]
 
 ASKED = tuple(kind.name for kind in KINDS.values() if kind.asked)
 """Kinds that take part in a run only when they are asked for, or in the bundle."""
-
-
-ENTRIES = "TRITON_BUNDLER_ENTRIES"
-"""Environment variable: ``blob``, or ``raw`` for FX graph entries with torch's own copies of kernel files."""
-
-RAW = "raw"
-"""Where entries are bundled with their kernels, a copy costs nothing, and a blob holds each kernel a second time."""
 
 
 def asked(words: Iterable[str]) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ import io
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from bundler.collect import ChangedError, Collected, Draft, Options, collect_files, collect_kernels
+from bundler.collect import Collected, Draft, Options, collect_files, collect_kernels
 from bundler.errors import LocalIOError
 from bundler.host_binaries import beside
 from bundler.model import Index, Profile, Unit
-from bundler.packing import write_collected
+from bundler.packing import retried, write_collected
 from bundler.roots import Root
 from bundler.winners import drop_losers
 
@@ -72,26 +72,21 @@ def pack(
     # Winners are told from losers by what their IR says of its source.
     options = Options(profile=profile, launch_only=profile is Profile.RUNTIME and not scope.winners)
     roots = list({root.name: root for root in sources}.values())
-    changed: set[tuple[str, str]] = set()
-    while True:
+
+    def attempt(options: Options) -> Packed:
         collected, packed = _collected(scope, sources, options, warn)
-        if not packed.kernels:
-            return packed
-        out = io.BytesIO()
-        try:
-            written = write_collected(out, roots, collected, profile=profile, level=level, facts=_facts(scope))
-        except ChangedError as error:
-            identity = (error.root, error.path)
-            if identity in changed:
-                options = replace(options, banned=options.banned | {identity})
-            changed.add(identity)
-            continue
-        except OSError as error:  # no room for the temporary file
-            place = tempfile.tempdir or "temporary file"
-            raise LocalIOError.from_os_error(error, "write the blob", place) from error
-        look(written.index)
-        packed.blob = out.getvalue()
+        if packed.kernels:
+            out = io.BytesIO()
+            try:
+                written = write_collected(out, roots, collected, profile=profile, level=level, facts=_facts(scope))
+            except OSError as error:  # no room for the temporary file
+                place = tempfile.tempdir or "temporary file"
+                raise LocalIOError.from_os_error(error, "write the blob", place) from error
+            look(written.index)
+            packed.blob = out.getvalue()
         return packed
+
+    return retried(attempt, options)
 
 
 def _facts(scope: Scope) -> dict[str, int]:

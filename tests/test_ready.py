@@ -98,6 +98,13 @@ CHANGES: dict[str, Callable[[Installed], object]] = {
 }
 
 
+@pytest.fixture
+def reading_at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``reading_at_most(n)``: a file system that gives no more than ``n`` bytes at once."""
+    read = os.read
+    return lambda most: monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, most)))
+
+
 @pytest.mark.parametrize("profile", ["full", "runtime"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_not_as_the_bundle_has_it_is_not_ready(change: str, profile: str, installed: Installed) -> None:
@@ -111,22 +118,20 @@ def test_ir_that_nobody_loads_need_not_be_whole(installed: Installed) -> None:
 
 
 def test_a_file_system_may_give_less_than_it_is_asked_for(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
+    installed: Installed, reading_at_most: Callable[[int], None]
 ) -> None:
     """Loss prevented: over a network each hit finds every kernel damaged, and writes it again."""
-    read = os.read
-    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 7)))
+    reading_at_most(7)
     assert installed.is_ready("runtime")
     (installed.kernel / "add.cubin").write_bytes(b"cut off")
     assert not installed.is_ready("runtime")
 
 
 def test_a_file_that_goes_on_is_not_ready_however_little_is_read_at_once(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
+    installed: Installed, reading_at_most: Callable[[int], None]
 ) -> None:
     """Loss prevented: over a network a file with something behind its end is taken for whole."""
-    read = os.read
-    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 1)))
+    reading_at_most(1)
     assert installed.is_ready("runtime")
     with (installed.kernel / "add.cubin").open("ab") as file:
         file.write(b"x")

@@ -181,7 +181,7 @@ def _check_entries(index: Index) -> None:
             raise _BrokenRuleError(f"entry {entry} is not sorted, or stands twice")
         before = identity
         if not _PLAIN_PATH.fullmatch(entry.path):
-            check_path(entry.path, str(entry))
+            _check_parts(entry.path, str(entry))
         _check_artifacts(entry, index)
     _check_collisions(index.entries)
 
@@ -195,7 +195,7 @@ def _check_artifacts(entry: Entry, index: Index) -> None:
             if "/" in name:
                 raise _BrokenRuleError(f"file {name!r} of kernel {entry} lies in another directory")
             if not _PLAIN_PATH.fullmatch(name):
-                check_path(name, f"{entry}/{name}")
+                _check_parts(name, f"{entry}/{name}")
     elif names != [entry.path.rpartition("/")[2]]:
         raise _BrokenRuleError(f"{entry} does not have the one file of its name")
     for artifact in entry.artifacts:
@@ -254,8 +254,12 @@ def check_path(path: str, name: str) -> None:
         UnsafePathError: Absolute, with an empty part, ``.``, ``..`` or NUL, of a reserved name, or not UTF-8.
         LimitExceededError: A part or the whole is too long, or there are too many parts.
     """
-    if _PLAIN_PATH.fullmatch(path):
-        return
+    if not _PLAIN_PATH.fullmatch(path):
+        _check_parts(path, name)
+
+
+def _check_parts(path: str, name: str) -> None:
+    """Check a path that is not plain at sight; callers who have thousands make no ``name`` for those that are."""
     try:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -26,8 +26,8 @@ from bundler.exporting import required, seal
 from bundler.kinds import KINDS
 from bundler.outcome import QUIET_SECONDS
 from bundler.packing import PackReport
-from bundler.places import ENTRIES, RAW, Places, fresh_places
-from bundler.switch import SWITCH, is_switched_on
+from bundler.places import Places, fresh_places
+from bundler.switch import ENTRIES, RAW, SWITCH, is_switched_on
 from bundler.watching import wait_until_quiet
 
 __all__ = ["Capture", "capture", "ranked"]

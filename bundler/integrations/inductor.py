@@ -24,7 +24,7 @@ from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
 from bundler.integrations.clock import CompileClock, path_key
 from bundler.integrations.importing import WhenImported
 from bundler.integrations.ptxas import PtxasChoice
-from bundler.switch import is_switched_on
+from bundler.switch import ENTRIES, RAW, is_switched_on
 
 if TYPE_CHECKING:
     from bundler.integrations.observe import Summary
@@ -38,7 +38,6 @@ log = logging.getLogger("bundler")
 PROFILE = "TRITON_BUNDLER_PROFILE"
 """Environment variable: ``runtime`` (what a launch reads) or ``full``."""
 
-_ENTRIES, _RAW = "TRITON_BUNDLER_ENTRIES", "raw"  # as bundler.places has them, which is slow to load
 _LOG = "TRITON_BUNDLER_LOG"
 _PROFILES = ("runtime", "full")
 
@@ -191,7 +190,7 @@ class _Hook:
         with self._own_state():
             entries = self._torch._entries
             made: _Made | None = None
-            ours = self._is_on() and os.environ.get(_ENTRIES, "").lower() != _RAW
+            ours = self._is_on() and os.environ.get(ENTRIES, "").lower() != RAW
             if entries and ours and self._bundler is not None and self._bundler.compiling:
                 made = self._safely("collect", self._collect)
             if made is not None:
