@@ -3,6 +3,8 @@
 A file is *examined* by itself; the files of a kernel entry are then *judged* together. ``collect`` asks before it
 packs, ``verify`` asks of bundles and installed trees, and ``emit`` asks before it leaves an installed entry alone, so
 that one answer holds everywhere.
+
+The readers of other programs' formats are loaded when the first such file is seen: a hit sees none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundler.errors import FormatError, RelocationError
-from bundler.formats import bytecode, elf, pickles
 from bundler.model import GROUP_PREFIX, Target, Unit
 from bundler.relocate import Group, parse_group
 
@@ -151,6 +152,8 @@ def _examine_group(name: str, data: bytes, key: str) -> Facts:
 
 
 def _examine_pickle(name: str, data: bytes, unit: Unit) -> Facts:
+    from bundler.formats import pickles
+
     try:
         walk = pickles.walk(data)
     except FormatError as error:
@@ -160,6 +163,8 @@ def _examine_pickle(name: str, data: bytes, unit: Unit) -> Facts:
 
 
 def _examine_elf(name: str, data: bytes, unit: Unit) -> Facts:
+    from bundler.formats import elf
+
     try:
         elf.parse(data)
         if unit is Unit.HOST_BINARY:
@@ -229,6 +234,8 @@ def _examine_python(name: str, data: bytes) -> Facts:
 
 
 def _examine_byte_code(name: str, data: bytes) -> Facts:
+    from bundler.formats import bytecode
+
     try:
         found = bytecode.parse(data)
     except FormatError as error:
@@ -247,6 +254,8 @@ def same_source(name: str, ours: bytes, theirs: bytes) -> bool:
     """
     if suffix(name) != BYTE_CODE_SUFFIX:
         return False
+    from bundler.formats import bytecode
+
     try:
         return bytecode.parse(ours) == bytecode.parse(theirs)
     except FormatError:

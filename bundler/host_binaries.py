@@ -1,11 +1,13 @@
-"""Host binaries beside the kernels of a compile: what Triton builds with a C compiler in order to launch them.
+"""Host binaries of a compile: what Triton builds with a C compiler in order to launch kernels.
 
-Triton 3.6 makes a *launcher stub* for each signature of a kernel, and every version makes a module or two that ask the
-driver. Each lies in Triton's cache of that moment, which is that of the kernels once torch has set
-``TRITON_CACHE_DIR``, as ``KEY/NAME``, without a group file: ``KEY`` is the SHA-256 of what it was compiled from, and
-``NAME`` ends in the suffix of this Python's extension modules. Triton asks for it by that name.
+Triton 3.6 makes a *launcher stub* for each signature of a kernel, and every version makes a *helper* of its driver
+(``cuda_utils``, ``hip_utils``), which a process asks for once. Each lies in Triton's cache of that moment, which is
+that of the kernels once torch has set ``TRITON_CACHE_DIR``, as ``KEY/NAME``, without a group file: ``KEY`` is the
+SHA-256 of what it was compiled from, and ``NAME`` ends in the suffix of this Python's extension modules. Triton asks
+for it by that name, wherever its cache is then: so a helper from another cache is right beside the kernels too.
 
-Source: triton/runtime/build.py, ``compile_module_from_src``; triton/runtime/cache.py, ``_base32``.
+Source: triton/runtime/build.py, ``compile_module_from_src``; triton/runtime/cache.py, ``_base32``;
+triton/backends/nvidia/driver.py, ``CudaUtils``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from bundler.host import runs_here
 from bundler.model import Entry
 
-__all__ = ["beside", "suffix", "unusable"]
+__all__ = ["beside", "is_helper", "suffix", "unusable"]
 
 _KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")  # base32 of a SHA-256; hex digits in older versions
 
@@ -38,6 +40,13 @@ def beside(root: str, kernels: Iterable[str], files: Iterable[str]) -> list[str]
         if os.path.dirname(directory) in parents and _KEY.fullmatch(os.path.basename(directory)):
             found.append(os.path.relpath(file, root).replace(os.sep, "/"))
     return sorted(found)
+
+
+def is_helper(path: str) -> bool:
+    """Whether Triton's cache has a helper of its driver at ``path``; no file is looked at."""
+    directory, name = os.path.split(path)
+    end = suffix()
+    return bool(end) and name.endswith(f"_utils{end}") and _KEY.fullmatch(os.path.basename(directory)) is not None
 
 
 def suffix() -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from bundler.errors import UsageError
+
 __all__ = [
     "Artifact",
     "Base",
@@ -54,6 +56,18 @@ class Profile(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    @classmethod
+    def read(cls, word: Profile | str) -> Profile:
+        """Read ``full`` or ``runtime``.
+
+        Raises:
+            UsageError: Another word.
+        """
+        try:
+            return cls(word)
+        except ValueError:
+            raise UsageError(f"profile {word!r} is unknown: known are {', '.join(cls)}") from None
 
 
 class Base(Enum):

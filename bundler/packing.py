@@ -36,7 +36,6 @@ __all__ = [
     "check_level",
     "output",
     "pack",
-    "read_profile",
     "retried",
     "write_collected",
 ]
@@ -81,18 +80,6 @@ def check_level(level: int) -> None:
     """
     if not 1 <= level <= MAX_LEVEL:
         raise UsageError(f"level {level} is out of range: zstd has 1 to {MAX_LEVEL}")
-
-
-def read_profile(word: Profile | str) -> Profile:
-    """Read ``full`` or ``runtime``.
-
-    Raises:
-        UsageError: Another word.
-    """
-    try:
-        return Profile(word)
-    except ValueError:
-        raise UsageError(f"profile {word!r} is unknown: known are {', '.join(Profile)}") from None
 
 
 def pack(
@@ -140,7 +127,7 @@ def pack(
     if not found:
         raise UsageError("no root given: name at least one, as PATH, KIND=PATH or NAME:KIND=PATH")
     chosen = None if only is None else frozenset(only)
-    options = Options(profile=read_profile(profile), exclude=tuple(exclude), only=chosen)
+    options = Options(profile=Profile.read(profile), exclude=tuple(exclude), only=chosen)
 
     def attempt(options: Options, older: Reader | None) -> tuple[Delta, Written, str]:
         collected = _collect(found, options, winners_only=winners_only)

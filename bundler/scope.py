@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bundler.collect import Collected, Draft, Options, collect_files, collect_kernels
+from bundler.collect import Collected, Draft, Options, collect_files, collect_kernels, takes
 from bundler.errors import LocalIOError
 from bundler.host_binaries import beside
 from bundler.model import Index, Profile, Unit
@@ -26,7 +27,7 @@ class Scope:
     """One compile: kernels in the order of their ``put``, each with the compile time that it stands for.
 
     ``places`` has the directory that each lay in when it was put: a library may point the cache elsewhere later on.
-    ``host_binaries`` are absolute paths, wherever they are.
+    ``host_binaries`` and ``helpers`` are absolute paths, wherever they are; helpers are those of the process.
     """
 
     kernels: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class Scope:
     winners: set[str] = field(default_factory=set)
     required: set[str] = field(default_factory=set)
     host_binaries: set[str] = field(default_factory=set)
+    helpers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ def pack(
     look: Callable[[Index], None],
     warn: Callable[[str], None],
 ) -> Packed:
-    """Make one blob of the kernels of a scope, and of the host binaries beside them.
+    """Make one blob of the kernels of a scope, and of the host binaries that launch them.
 
     Args:
         scope: Over and done with.
@@ -103,19 +105,46 @@ def _collected(
     kernels.drafts = _without_losers(kernels.drafts, scope)
     packed = Packed(kernels=len(kernels.drafts), kernels_skipped=len(kernels.skipped))
     binaries = Collected()
-    if packed.kernels and scope.host_binaries:
+    if packed.kernels:
+        helpers = scope.helpers if _needs_helpers(kernels.drafts, scope) else ()
         for root, paths in sources.items():
             collect_files(root, beside(root.path, paths, scope.host_binaries), options, binaries)
+            for path in helpers:
+                _collect_helper(root, paths, path, options, binaries)
         found = _apart(binaries.drafts, kernels.drafts)
         drafts = [draft for draft in found if _tells_needs(draft)]
         packed.host_binaries = len(drafts)
         packed.host_binaries_skipped = len(binaries.skipped) + len(found) - len(drafts)
         kernels.drafts += drafts
-        kernels.bytes_in += binaries.bytes_in
+        kernels.bytes_in += sum(file.disk_size for draft in drafts for file in draft.files)
     kernels.skipped += binaries.skipped
     for skipped in kernels.skipped:
         warn(f"left out of the bundle: {skipped.path}: {skipped.reason}")
     return kernels, packed
+
+
+def _needs_helpers(kernels: Sequence[Draft], scope: Scope) -> bool:
+    """Whether Triton's driver launches a kernel: torch launches those of static autotuners, which require them."""
+    return any(draft.path.rpartition("/")[2] not in scope.required for draft in kernels)
+
+
+def _collect_helper(root: Root, kernels: Sequence[str], path: str, options: Options, into: Collected) -> None:
+    """Take a helper from the cache that Triton found it in, to beside the kernels of a root.
+
+    One that is gone is no loss to speak of: it was loaded, so Triton can make it again.
+    """
+    directory, name = os.path.split(path)
+    cache, key = os.path.split(directory)
+    if not os.path.isfile(path):
+        return
+    for parent in sorted({kernel.rpartition("/")[0] for kernel in kernels}):
+        found = Collected()
+        collect_files(replace(root, path=cache), [f"{key}/{name}"], options, found)
+        for draft in found.drafts:
+            draft.path = f"{parent}/{draft.path}" if parent else draft.path
+            if takes(root, draft.path, options):
+                into.drafts.append(draft)
+        into.skipped += found.skipped
 
 
 def _apart(binaries: Sequence[Draft], kernels: Sequence[Draft]) -> list[Draft]:
@@ -124,7 +153,9 @@ def _apart(binaries: Sequence[Draft], kernels: Sequence[Draft]) -> list[Draft]:
     A bundle that holds a file twice is refused.
     """
     inside = {(draft.root, f"{draft.path}/{file.name}") for draft in kernels for file in draft.files}
-    apart = {(draft.root, draft.path): draft for draft in binaries}
+    apart: dict[tuple[str, str], Draft] = {}
+    for draft in binaries:
+        apart.setdefault((draft.root, draft.path), draft)
     return [draft for identity, draft in apart.items() if identity not in inside]
 
 

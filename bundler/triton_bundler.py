@@ -9,7 +9,8 @@ belongs to the thread that began it. A ``put`` from a thread without a scope (a 
 open scope: a kernel too many costs bytes, a kernel too few costs a compile.
 
 Host binaries (see ``bundler.host_binaries``) travel with the kernels that they launch, never alone, and are counted
-apart. Kernels come first: whatever keeps a host binary from being restored costs one call of a C compiler.
+apart. Kernels come first: whatever keeps a host binary from being restored costs one call of a C compiler. A process
+asks once for a helper of Triton's driver, at any time: it travels with every compile whose kernels the driver launches.
 
 Every order of calls has an outcome:
 
@@ -18,7 +19,7 @@ call                                    outcome
 ======================================  ================================================================================
 ``begin_compile`` twice                 the first scope is dropped (a compile that failed half way), counted
 ``put`` without any open scope          ignored, counted
-``put_host_binary`` without a scope     ignored
+``put_host_binary`` without a scope     ignored; a helper of the driver is kept for every compile to come
 ``put_host_binary`` without a ``put``   None from ``collect``: there is nothing that it could launch
 ``collect`` twice, or without a scope   None: there is nothing to store
 switched off at ``begin_compile``       no scope is opened: every ``put`` until the next begin is ignored
@@ -35,17 +36,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bundler.errors import BundlerError, UsageError
 from bundler.hit import HitReport, emit_blob
+from bundler.host_binaries import is_helper
 from bundler.kinds import KINDS
 from bundler.model import Index, Profile
-from bundler.packing import read_profile
 from bundler.reading import opened
 from bundler.roots import Root
-from bundler.scope import Packed, Scope, pack
 from bundler.switch import is_switched_on
+
+if TYPE_CHECKING:
+    from bundler.scope import Scope
 
 __all__ = ["TritonBundler"]
 
@@ -116,7 +119,7 @@ class TritonBundler:
     ) -> None:
         self._root = Root("triton", KINDS["triton"], os.path.abspath(os.fspath(cache_dir)))
         self._directories = directories
-        self._profile = read_profile(profile)
+        self._profile = Profile.read(profile)
         self._level = level
         self._enabled = enabled
         self._strict = strict
@@ -124,12 +127,15 @@ class TritonBundler:
         self._scopes: dict[int, Scope] = {}  # by thread
         self._counters = _Counters()
         self._warned: set[str] = set()
+        self._helpers: dict[str, None] = {}  # of Triton's driver, in this process; in the order of their ``put``
 
     def begin_compile(self) -> None:
         """Open the scope of one compile for this thread."""
         if not self._enabled():
             self.end_compile()
             return
+        from bundler.scope import Scope  # with all that packs, which a start that only hits does not wait for
+
         with self._lock:
             self._counters.scopes_abandoned += threading.get_ident() in self._scopes
             self._scopes[threading.get_ident()] = Scope()
@@ -173,10 +179,13 @@ class TritonBundler:
         """Remember a host binary that this compile made, or found.
 
         Args:
-            path: Of the file. One that does not lie beside a kernel of this compile is not collected.
+            path: Of the file. One that does not lie beside a kernel of this compile is not collected, unless it is a
+                helper of Triton's driver.
         """
         place = os.path.abspath(os.fspath(path))
         with self._lock:
+            if is_helper(place):
+                self._helpers[place] = None
             for scope in self._scopes_here():
                 scope.host_binaries.add(place)
 
@@ -200,8 +209,12 @@ class TritonBundler:
         """
         with self._lock:
             scope = self._scopes.pop(threading.get_ident(), None)
+            if scope is not None:
+                scope.helpers = tuple(self._helpers)
         if scope is None or not scope.kernels or not self._enabled():
             return None
+        from bundler.scope import Packed, pack
+
         started = time.perf_counter()
         packed, failure = Packed(), 0
         try:

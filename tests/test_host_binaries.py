@@ -11,12 +11,13 @@ import struct
 import sysconfig
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bundler import TritonBundler, host, packing
+from bundler import TritonBundler, host, packing, scope
 from bundler.collect import Collected, Options, collect_files, collect_kernels
 from bundler.errors import LocalIOError
 from bundler.formats import open_bundle
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a restore needs POSI
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 KEY, HEX_KEY = "S" * 52, "5a" * 32
 STUB = f"__triton_launcher{SUFFIX}"
+HELPER_KEY, HELPER = "H" * 52, f"cuda_utils{SUFFIX}"
 
 
 class Place:
@@ -267,6 +269,126 @@ def test_threads_that_compile_at_once_each_get_their_own_host_binaries(place: Pl
         thread.join()
     for number, letter in enumerate("AB"):
         assert set(paths_in(blobs[number] or b"")) == {f"0/{place.keys[number]}", f"0/{letter * 52}/{STUB}"}
+
+
+# --- helpers of Triton's driver --------------------------------------------------------------------------------------
+
+
+def test_helper_of_another_cache_travels_beside_the_kernels(place: Place) -> None:
+    # The loss: a call of gcc on every warm start, 0.3 s: Triton asked its driver before torch had set the cache.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    made = place.bundler_of(place.here, strict=True)
+    blob = place.collected(helper, made=made)
+    assert paths_in(blob)[f"0/{HELPER_KEY}/{HELPER}"] == "host_binary" and len(paths_in(blob)) == 3
+    assert made.stats()["host_binaries_collected"] == 1
+    assert place.hit(blob).host_binaries.restored == 1
+    assert (place.there / "0" / HELPER_KEY / HELPER).read_bytes() == helper.read_bytes()
+
+
+def test_helper_goes_beside_the_kernels_of_a_root_without_devices(place: Place) -> None:
+    for key in place.keys:
+        (place.here / "triton" / "0").mkdir(parents=True, exist_ok=True)
+        (place.here / "0" / key).rename(place.here / "triton" / "0" / key)
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    blob = place.collected(helper, made=TritonBundler(place.here, strict=True))
+    assert paths_in(blob)[f"triton/triton/0/{HELPER_KEY}/{HELPER}"] == "host_binary"
+
+
+def test_helper_goes_beside_the_kernels_of_each_device(place: Place) -> None:
+    # The loss: the helper is where device 0 is looked for, and the process uses device 1.
+    other = trees.synthetic_kernel(place.here / "1", "add", seed=3).name
+    made = place.bundler_of(place.here, strict=True)
+    made.begin_compile()
+    made.put(place.keys[0], device=0)
+    made.put(other, device=1)
+    made.put_host_binary(place.write(f"home/cache/{HELPER_KEY}/{HELPER}"))
+    found = paths_in(made.collect() or b"")
+    assert {f"0/{HELPER_KEY}/{HELPER}", f"1/{HELPER_KEY}/{HELPER}"} <= set(found)
+
+
+def test_helper_is_in_the_blob_of_every_compile_of_the_process(place: Place) -> None:
+    # The loss: the entry that a warm start happens to hit first has no helper. Triton asks for it once, at any time.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    made = place.bundler_of(place.here, strict=True)
+    made.put_host_binary(helper)
+    assert [len(paths_in(place.collected(made=made))) for _ in range(2)] == [3, 3]
+
+
+def test_helper_that_lies_in_two_caches_is_stored_once(place: Place) -> None:
+    # The loss: all kernels of a graph, since a blob that holds one file twice is refused.
+    own, other = place.write(f"0/{HELPER_KEY}/{HELPER}"), place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    for files in ((own, other), (other, own)):
+        made = place.bundler_of(place.here, strict=True)
+        assert len(paths_in(place.collected(*files, made=made))) == 3
+        assert (made.stats()["host_binaries_collected"], made.stats()["host_binaries_skipped"]) == (1, 0)
+
+
+def test_helper_stays_where_torch_launches_every_kernel(place: Place) -> None:
+    # The loss: 10 kB in each entry for a file that no start from it loads.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    for required, entries in ((place.keys, 2), (place.keys[:1], 3)):
+        made = place.bundler_of(place.here, strict=True)
+        made.begin_compile()
+        for key in place.keys:
+            made.put(key)
+        for key in required:
+            made.require(key)
+        made.put_host_binary(helper)
+        assert len(paths_in(made.collect() or b"")) == entries
+
+
+def test_launcher_stub_of_another_cache_is_no_helper(place: Place) -> None:
+    # The loss: the stubs of every other program of this user, in every entry.
+    names = [STUB, f"utils{SUFFIX}", f"cuda_utils_x{SUFFIX}", "cuda_utils.so", "cuda_utils.cpython-27-x86_64.so"]
+    files = [place.write(f"home/cache/{HELPER_KEY}/{name}") for name in names]
+    files.append(place.write(f"home/cache/{HELPER}"))
+    assert set(paths_in(place.collected(*files)).values()) == {"kernel"}
+
+
+def test_helper_that_is_gone_is_no_loss_to_speak_of(place: Place, warnings: Callable[[], list[str]]) -> None:
+    # The loss: a warning in every compile of a process whose caches were cleaned; Triton makes it again.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    made = place.bundler_of(place.here)
+    made.put_host_binary(helper)
+    helper.unlink()
+    assert len(paths_in(place.collected(made=made))) == 2 and warnings() == []
+    helper.mkdir()
+    assert len(paths_in(place.collected(made=made))) == 2 and warnings() == []
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "NULs"])
+def test_damaged_helper_of_another_cache_costs_one_warning_and_no_kernel(
+    place: Place, warnings: Callable[[], list[str]], how: str
+) -> None:
+    # The loss: all kernels of a graph; or one broken helper in every host's cache.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    whole = helper.read_bytes()
+    helper.write_bytes({"cut": whole[: len(whole) // 2], "NULs": bytes(len(whole))}.get(how, b""))
+    made = place.bundler_of(place.here)
+    made.put_host_binary(helper)
+    for _ in range(2):
+        assert set(paths_in(place.collected(made=made)).values()) == {"kernel"}
+    assert len(warnings()) == 1 and HELPER in warnings()[0]
+    assert (made.stats()["kernels_collected"], made.stats()["collect_failures"]) == (4, 0)
+
+
+def test_helper_that_changes_while_it_is_packed_is_left_out_in_the_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss: a compile that never ends, because another process replaces its helper again and again.
+    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
+    monkeypatch.setattr(Options, "__init__", partialmethod(Options.__init__, keep_bytes=0))  # it is read a second time
+    real, calls = scope.write_collected, []
+
+    def changing(out: Any, roots: Any, collected: Any, **options: Any) -> Any:
+        calls.append(len(collected.drafts))
+        helper.write_bytes(artifacts.host_binary(seed=len(calls)))
+        return real(out, roots, collected, **options)
+
+    monkeypatch.setattr(scope, "write_collected", changing)
+    made = place.bundler_of(place.here, strict=True)
+    made.put_host_binary(helper)
+    assert set(paths_in(place.collected(made=made)).values()) == {"kernel"} and calls == [3, 3, 2]
 
 
 # --- what runs here --------------------------------------------------------------------------------------------------

@@ -56,10 +56,10 @@ class Place:
         assert blob is not None
         return blob
 
-    def host_binary(self) -> Path:
+    def host_binary(self, name: str = "stub") -> Path:
         """A host binary beside the kernels of device 0."""
-        path = self.cache / "0" / ("S" * 52) / f"stub{sysconfig.get_config_var('EXT_SUFFIX')}"
-        path.parent.mkdir()
+        path = self.cache / "0" / ("S" * 52) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(artifacts.host_binary())
         return path
 
@@ -165,6 +165,13 @@ def row_host_binary_outside(made: TritonBundler, place: Place, switch: Callable[
     made.put(place.keys[0])
     blob = made.collect()
     assert blob is not None and keys_in(blob) == [place.keys[0]]
+    helper = place.host_binary("cuda_utils")
+    made.put_host_binary(helper)
+    for key in place.keys[:2]:
+        made.begin_compile()
+        made.put(key)
+        blob = made.collect()
+        assert blob is not None and set(keys_in(blob)) == {key, "cuda_utils"}
 
 
 def row_host_binary_alone(made: TritonBundler, place: Place, switch: Callable[[bool], None]) -> None:

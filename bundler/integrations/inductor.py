@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bundler.host_binaries import is_helper
 from bundler.integrations import seams
 from bundler.integrations.binaries import HostBinaryWatch
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
@@ -59,6 +60,7 @@ class _Hook:
         self._clock = CompileClock(self._put_late)
         self._ptxas = PtxasChoice(self._is_on)
         self._binaries = HostBinaryWatch(self._put_host_binary)
+        self._helpers: list[str] = []  # asked for once in a process, and maybe before the first compile, or the fork
         self._lock = threading.RLock()
         self._states: dict[int, tuple[Any, ...]] = {}  # by thread
         self._original: dict[str, Any] = {}
@@ -116,6 +118,8 @@ class _Hook:
                     profile=self.profile,
                     enabled=self._is_on,
                 )
+                for path in self._helpers:
+                    self._bundler.put_host_binary(path)
             return self._bundler
 
     def _is_on(self) -> bool:
@@ -168,6 +172,8 @@ class _Hook:
             self._bundler.put(key, device, compile_seconds=seconds)
 
     def _put_host_binary(self, path: str) -> None:
+        if is_helper(path) and path not in self._helpers:
+            self._helpers.append(path)
         if self._bundler is not None:
             self._bundler.put_host_binary(path)
 

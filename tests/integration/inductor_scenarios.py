@@ -34,7 +34,9 @@ from torch._inductor import config
 import bundler
 from bundler.integrations import inductor, observe
 from bundler.integrations.blob import KernelArtifacts, kernel_artifacts
-from bundler.testing import programs
+from bundler.model import Unit
+from bundler.reading import opened
+from bundler.testing import artifacts, programs
 
 TREE, WORK = Path(sys.argv[1]), Path(sys.argv[2])
 KEYS = sorted(path.parent.name for path in TREE.glob("*/__grp__*.json"))
@@ -650,6 +652,35 @@ def fork_while_another_thread_puts() -> dict[str, Any]:
     return {"status": status}
 
 
+def helper_before_the_first_compile() -> dict[str, Any]:
+    from triton.runtime.cache import FileCacheManager
+
+    places = [root(filled=True) for _ in range(2)]
+
+    def held() -> list[int]:
+        counts = []
+        for place in places:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
+            with opened(made()[0].kernel_artifacts.blob) as reader:
+                counts.append(sum(entry.unit is Unit.HOST_BINARY for entry in reader.index.entries))
+        return counts
+
+    with hooked():
+        os.environ["TRITON_CACHE_DIR"] = str(WORK / "cache of the user")
+        try:
+            FileCacheManager("A" * 52).put(artifacts.host_binary(), STUB.replace("__triton_launcher", "cuda_utils"))
+        finally:
+            del os.environ["TRITON_CACHE_DIR"]
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = 0 if held() == [1, 1] else 1
+            finally:
+                os._exit(status)
+        return {"forked": _wait(child, seconds=60), "held": held(), "warnings": list(heard)}
+
+
 # -- forks -----------------------------------------------------------------------------------------------------------
 
 
@@ -723,6 +754,7 @@ SCENARIOS: tuple[Callable[[], Any], ...] = (
     cache_of_triton_joined,
     unknown_cache_of_triton,
     fork_while_another_thread_puts,
+    helper_before_the_first_compile,
     fork_while_another_thread_collects,
 )
 

@@ -1,12 +1,13 @@
 """Build, or load, a C module as Triton does for its launchers, inside a compile of torch's bundler with the hook on.
 
     python stub_step.py collect TREE ENTRY     # compile: put the kernels of TREE, build the module, store in ENTRY
+    python stub_step.py collect TREE ENTRY CACHE   # the same, but the module was built before, in another cache
     python stub_step.py emit ENTRY             # hit: restore ENTRY, then ask Triton for the module
     python stub_step.py emit-only ENTRY        # the same with the hook off
     python stub_step.py build                  # ask Triton for the module, and that is all
 
 ``TREE`` is a Triton cache; ``ENTRY`` the pickle of torch's bundle. Triton's cache is where torch says that device 0 has
-it. Prints one JSON object.
+it. The module is a launcher's, or has the name in ``STUB_NAME``. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from triton.runtime.build import compile_module_from_src
 
 import bundler
 
-SOURCE = """
+NAME = os.environ.get("STUB_NAME", "__triton_launcher")
+SOURCE = f"""
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "__triton_launcher", NULL, -1, NULL};
-PyMODINIT_FUNC PyInit___triton_launcher(void) { return PyModule_Create(&module); }
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{NAME}", NULL, -1, NULL}};
+PyMODINIT_FUNC PyInit_{NAME}(void) {{ return PyModule_Create(&module); }}
 """
-NAME = "__triton_launcher"
 DIRECTORY = Path(theirs.triton_cache_dir(0))
 os.environ["TRITON_CACHE_DIR"] = str(DIRECTORY)  # as torch does for the kernels of a device
 
@@ -50,14 +51,19 @@ for name in ("bundler", "triton.runtime.build", "torch._inductor.triton_bundler"
     logging.getLogger(name).addHandler(_Ear())
 
 
-def collect(tree: Path, entry: Path) -> Any:
+def collect(tree: Path, entry: Path, cache: Path = DIRECTORY) -> Any:
     """Compile, as far as the bundler sees it."""
     shutil.copytree(tree, DIRECTORY, dirs_exist_ok=True)
+    if cache != DIRECTORY:
+        os.environ["TRITON_CACHE_DIR"] = str(cache)
+        compile_module_from_src(SOURCE, NAME)
+        os.environ["TRITON_CACHE_DIR"] = str(DIRECTORY)
     theirs.TritonBundler.begin_compile()
     try:
         for key in sorted(path.parent.name for path in tree.glob("*/__grp__*.json")):
             theirs.TritonBundler.put(key, 0)
-        compile_module_from_src(SOURCE, NAME)
+        if cache == DIRECTORY:
+            compile_module_from_src(SOURCE, NAME)
         bundle, metadata = theirs.TritonBundler.collect()
     finally:
         theirs.TritonBundler.end_compile()

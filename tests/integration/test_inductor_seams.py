@@ -241,6 +241,12 @@ def test_a_stub_in_a_fork_does_not_wait_for_a_thread_that_it_does_not_have(scena
     assert scenario("fork_while_another_thread_puts")["status"] == 0
 
 
+def test_a_helper_that_triton_asked_for_before_the_first_compile_is_in_every_entry(scenario: Scenario) -> None:
+    # The loss: a call of gcc on every warm start. Triton asks its driver once, in a cache that torch does not bundle.
+    found = scenario("helper_before_the_first_compile")
+    assert (found["forked"], found["held"], found["warnings"]) == (0, [1, 1], [])
+
+
 # -- real steps --------------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +370,22 @@ def test_a_launcher_stub_that_triton_found_is_stored_too(
     root = Path(stub_entry[0]["stubs"][0]).parents[3]
     again = _stub_step(shared, root, "collect", str(triton_tree), str(tmp_path / "entry"), CC="/bin/false")
     assert again["counters"]["bundler_collect_host_binaries"] == 1
+
+
+def test_a_helper_of_an_entry_is_loaded_where_there_is_no_compiler(
+    triton_tree: Path, shared: Path, tmp_path: Path
+) -> None:
+    # The loss: a call of gcc on every warm start of a user's kernel; and where there is no gcc, the start.
+    helper, entry = {"STUB_NAME": "cuda_utils"}, tmp_path / "entry"
+    elsewhere = tmp_path / "elsewhere"
+    arguments = ("collect", str(triton_tree), str(entry), str(elsewhere))
+    cold = _stub_step(shared, tmp_path / "cold", *arguments, **helper)
+    assert cold["counters"]["bundler_collect_host_binaries"] == 1
+    warm = _stub_step(shared, tmp_path / "warm", "emit", str(entry), CC="/bin/false", **helper)
+    assert warm["module"] == warm["stubs"][0] and warm["module"].startswith(str(tmp_path / "warm" / "triton" / "0"))
+    (built,) = elsewhere.glob("*/cuda_utils*")
+    assert Path(warm["module"]).read_bytes() == built.read_bytes()
+    assert warm["kernels"] == cold["kernels"] and warm["heard"] == []
 
 
 def test_a_process_without_the_hook_restores_kernels_and_no_stub(
