@@ -16,9 +16,10 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from bundler.host import runs_here
-from bundler.model import Entry
+if TYPE_CHECKING:
+    from bundler.model import Entry
 
 __all__ = ["beside", "is_helper", "suffix", "unusable"]
 
@@ -73,4 +74,6 @@ def unusable(entry: Entry, isa: Sequence[str], *, by_device: bool) -> str | None
         return "it does not lie where Triton keeps a host binary"
     if not entry.needs:
         return "what it needs of a host is not known"
+    from bundler.host import runs_here  # here, since the hook loads this module wherever Inductor is imported
+
     return runs_here(entry.needs, isa)
