@@ -228,7 +228,7 @@ def _on_devices(entry: Entry, directory: str, devices: Sequence[tuple[int, int]]
     if not directory or len(parts) < 3 or parts[0] != directory:
         return [entry]
     there = [str(here) for source, here in devices if str(source) == parts[1]]
-    return [replace(entry, path="/".join([directory, device, *parts[2:]])) for device in there] or [entry]
+    return [entry._replace(path="/".join([directory, device, *parts[2:]])) for device in there] or [entry]
 
 
 def _refuse_collisions(entries: Sequence[Entry]) -> None:

@@ -14,8 +14,8 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from bundler.errors import FormatError, RelocationError
 from bundler.model import GROUP_PREFIX, Target, Unit
@@ -60,8 +60,7 @@ class Problem:
         return f"{self.file}: {self.detail}" if self.file else self.detail
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What one file says.
 
     Attributes:
@@ -77,7 +76,7 @@ class Facts:
     target: Target | None = None
     group: Group | None = None
     needs: tuple[str, ...] = ()
-    long: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    long: tuple[tuple[int, int], ...] = ()
     compile_ns: int = 0
 
 

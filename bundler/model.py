@@ -149,8 +149,7 @@ class Artifact(NamedTuple):
     relocation: Relocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """The atomic unit of a root.
 
     Attributes:
@@ -227,8 +226,7 @@ class BaseRecord:
     lost: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One zstd frame of the payload. Sizes in bytes; ``digest`` is the raw SHA-256 of the frame as stored."""
 
     stored_size: int

@@ -148,7 +148,7 @@ def everything() -> Builder:
         )
     )
     host = _single(shelf, "inductor", "ab/cabc.so", Unit.HOST_BINARY, b"\x7fELF" + _noise("host", 9000))
-    entries.append(replace(host, needs=("glibc:2.34", "machine:x86_64")))
+    entries.append(host._replace(needs=("glibc:2.34", "machine:x86_64")))
     strings = [data for data, _, _ in shelf.rows[:5]]
     data, copies = _pickle(shelf, [*strings, strings[0]])
     graph = Entry("inductor", "fxgraph/ab/fabc/hash", Unit.FXGRAPH, (Artifact("hash", shelf.put(data, copies, 2)),))
@@ -261,7 +261,7 @@ def build(name: str) -> bytes:
         base, change = LATER[name]
         return change(build(base))
     index, sources, block_size = BUNDLES[name]()
-    sources = [replace(source, own=list) for source in sources[: index.base_contents]] + sources[index.base_contents :]
+    sources = [source._replace(own=list) for source in sources[: index.base_contents]] + sources[index.base_contents :]
     out = io.BytesIO()
     write(out, index, sources, block_size=block_size)
     return out.getvalue()

@@ -583,8 +583,7 @@ def rewrite(old: Path, new: Path, changes: dict[bytes, bytes], move: int = 0) ->
             changed = content._replace(digest=hashlib.sha256(data).digest(), size=len(data), copies=())
             sources.append(Source(changed, lambda data=data: [data]))
     entries = [
-        dataclasses.replace(
-            entry,
+        entry._replace(
             artifacts=tuple(
                 a._replace(relocation=a.relocation._replace(offsets=tuple(o + move for o in a.relocation.offsets)))
                 if a.relocation

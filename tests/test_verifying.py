@@ -88,7 +88,7 @@ def test_an_index_that_names_another_gpu_than_the_files_is_found(bundle: Path, t
         reader = open_bundle(file)
         index = reader.index
         contents = [reader.read(number) for number in range(len(index.contents))]
-    lying = tuple(replace(entry, target=Target("cuda", "80", 32)) if entry.target else entry for entry in index.entries)
+    lying = tuple(entry._replace(target=Target("cuda", "80", 32)) if entry.target else entry for entry in index.entries)
     sources = []
     for number, content in enumerate(index.contents):
         own = content._replace(copies=(), foreign=0)

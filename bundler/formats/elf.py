@@ -14,7 +14,6 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bundler.errors import FormatError
@@ -105,8 +104,7 @@ class _Header(NamedTuple):
         return self.ident[5] == 2
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """One row of the section table. ``offset`` (from the start of the ELF) and ``size`` in bytes.
 
     ``size`` bytes lie inside the data, except for types 0 (null) and 8 (no bits), which have none in the file. Bytes of
@@ -130,8 +128,7 @@ class Section:
         return 0 if self.type in (_SHT_NULL, _SHT_NOBITS) else self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One row of the program header table: what a loader maps. Offsets and sizes in bytes."""
 
     type: int
@@ -144,8 +141,7 @@ class Segment:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
-class Elf:
+class Elf(NamedTuple):
     """What the header and the two tables say.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from bundler.digest import Digest
@@ -149,7 +148,7 @@ def _own_contents(base: Index, delta: Index, numbers: Sequence[int]) -> tuple[Co
 
 def _renumbered(entry: Entry, numbers: Sequence[int]) -> Entry:
     artifacts = tuple(artifact._replace(content=numbers[artifact.content]) for artifact in entry.artifacts)
-    return replace(entry, artifacts=artifacts)
+    return entry._replace(artifacts=artifacts)
 
 
 def _facts(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import IO, BinaryIO, TypeAlias
+from typing import IO, BinaryIO, NamedTuple, TypeAlias
 
 from bundler.digest import Digest
 from bundler.errors import (
@@ -43,8 +43,7 @@ _INDEX_LEVELS = {1: 3, **dict.fromkeys(range(2, 13), 13)}
 _MAX_INDEX_LEVEL = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A content to be written.
 
     Attributes:
@@ -182,8 +181,7 @@ def _look(block: bytearray, spans: Iterable[_Span]) -> None:
             source.look(view[start:end])
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Bytes of a content, in order. ``last`` comes once the whole is verified; ``error`` ends a content that is not."""
 
     content: int

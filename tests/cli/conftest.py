@@ -171,7 +171,7 @@ def hostile(reindex: Callable[[Callable[[Index], Index]], Path]) -> Path:
     """A bundle with an entry that leads out of its root."""
 
     def change(index: Index) -> Index:
-        first = replace(index.entries[0], path="../" + index.entries[0].path)
+        first = index.entries[0]._replace(path="../" + index.entries[0].path)
         return replace(index, entries=(first, *index.entries[1:]))
 
     return reindex(change)
@@ -189,7 +189,7 @@ def misplaced(reindex: Callable[[Callable[[Index], Index]], Path]) -> Path:
                 offsets=tuple(offset + 1 for offset in artifact.relocation.offsets)
             )
             artifacts.append(artifact._replace(relocation=moved))
-        return replace(index, entries=(replace(entry, artifacts=tuple(artifacts)), *index.entries[1:]))
+        return replace(index, entries=(entry._replace(artifacts=tuple(artifacts)), *index.entries[1:]))
 
     return reindex(change)
 

@@ -247,11 +247,11 @@ def test_the_content_digest_is_of_what_is_restored_and_of_nothing_else(
     _, again = written(tree, block_size=other, level=level, index=elsewhere)
     assert again.content_digest == report.content_digest
     changes = [
-        lambda entry: replace(entry, path=entry.path + "x", unit=Unit.KERNEL),
-        lambda entry: replace(entry, target=Target("cuda", "80", 32)),
-        lambda entry: replace(entry, target=Target("cuda", "80", 64)),
-        lambda entry: replace(entry, artifacts=entry.artifacts[:-1]),
-        lambda entry: replace(entry, artifacts=(entry.artifacts[0]._replace(name="k000x"), *entry.artifacts[1:])),
+        lambda entry: entry._replace(path=entry.path + "x", unit=Unit.KERNEL),
+        lambda entry: entry._replace(target=Target("cuda", "80", 32)),
+        lambda entry: entry._replace(target=Target("cuda", "80", 64)),
+        lambda entry: entry._replace(artifacts=entry.artifacts[:-1]),
+        lambda entry: entry._replace(artifacts=(entry.artifacts[0]._replace(name="k000x"), *entry.artifacts[1:])),
     ]
     digests = {report.content_digest}
     if tree.index.entries:
@@ -620,7 +620,7 @@ def test_progress_is_told_each_content_and_the_index_has_the_last_word() -> None
 def test_who_looks_is_shown_the_own_bytes_of_each_content_in_order(tree: Tree, block_size: int, chunk: int) -> None:
     seen = [bytearray() for _ in tree.contents]
     sources = [
-        replace(source, look=found.extend if number % 2 else None)
+        source._replace(look=found.extend if number % 2 else None)
         for number, (source, found) in enumerate(zip(tree.sources(chunk), seen))
     ]
     out = io.BytesIO()
