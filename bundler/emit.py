@@ -18,7 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from bundler import _atomic, publish, stage, staging
@@ -88,6 +88,11 @@ class EmitReport:
     warnings: list[str] = field(default_factory=list)
     files_written: int = 0
     bytes_written: int = 0
+
+    def add(self, other: EmitReport) -> None:
+        """Add what another restore did."""
+        for each in fields(EmitReport):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 def emit(reader: Reader, entries: Sequence[Entry], roots: Mapping[str, Root], options: EmitOptions) -> EmitReport:

@@ -1,6 +1,11 @@
 """What a hit does with a blob: the kernels appear, then the host binaries that launch them, as far as they run here.
 
+A helper of Triton's driver appears twice: beside the kernels, and where Triton looks at this moment. torch asks the
+driver right after the first hit of a process, before it points Triton to its own cache.
+
 Nothing is brought to the disk by force, and what is different is kept: this runs inside a training process.
+
+Source: torch/_inductor/codecache.py, ``cache_hit_post_compile``, which hashes the name of Triton's backend.
 """
 
 from __future__ import annotations
@@ -8,13 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from bundler.emit import EmitOptions, EmitReport, OnConflict, emit
 from bundler.errors import BundlerError
 from bundler.formats import Reader
 from bundler.host import recorded_isa
-from bundler.host_binaries import unusable
+from bundler.host_binaries import is_helper, unusable
+from bundler.kinds import KINDS
 from bundler.model import Entry, Index, Unit
 from bundler.ready import is_ready
 from bundler.roots import Root
@@ -22,6 +28,8 @@ from bundler.roots import Root
 __all__ = ["HitReport", "compile_seconds", "emit_blob"]
 
 log = logging.getLogger("bundler")
+
+_ELSEWHERE = "triton cache"  # a root that no blob has
 
 
 @dataclass(slots=True)
@@ -70,13 +78,16 @@ def compile_seconds(index: Index) -> float:
     return milliseconds / 1000 if isinstance(milliseconds, int) else 0.0
 
 
-def emit_blob(reader: Reader, places: Mapping[str, Root], *, by_device: bool) -> HitReport:
+def emit_blob(
+    reader: Reader, places: Mapping[str, Root], *, by_device: bool, triton_cache: str | None = None
+) -> HitReport:
     """Emit the entries of a blob.
 
     Args:
         reader: Of the blob.
         places: Where each root goes, by its name in the blob.
         by_device: Each root is the directory of a device; see ``host_binaries.unusable``.
+        triton_cache: Where Triton would look for a helper of its driver now; None where it does not need one.
 
     Raises:
         BundlerError: As ``emit``. What is wrong with the place of a host binary is in the report: it costs no kernel.
@@ -84,19 +95,37 @@ def emit_blob(reader: Reader, places: Mapping[str, Root], *, by_device: bool) ->
     index = reader.index
     kernels = [entry for entry in index.entries if entry.unit is not Unit.HOST_BINARY]
     binaries = _usable(index, by_device)
-    absent = _not_ready(index, binaries, places)
-    if absent:  # looked at before the first kernel appears: of a blob that is damaged, nothing does
-        contents = {artifact.content for entry in absent for artifact in entry.artifacts}
+    batches = [(binaries, dict(places))]
+    if triton_cache is not None:
+        elsewhere = Root(_ELSEWHERE, KINDS["triton"], triton_cache)
+        batches.append((_helpers(binaries, places, elsewhere), {_ELSEWHERE: elsewhere}))
+    absent = [_not_ready(index, entries, there) for entries, there in batches]
+    contents = {artifact.content for entries in absent for entry in entries for artifact in entry.artifacts}
+    if contents:  # looked at before the first kernel appears: of a blob that is damaged, nothing does
         reader.check_frames(reader.frames_of(contents))
-    emitted = _emit(reader, _not_ready(index, kernels, places), places, len(kernels))
-    report = HitReport(**{each.name: getattr(emitted, each.name) for each in fields(emitted)})
-    report.stands_for = compile_seconds(index)
-    report.host_binaries_unusable = len(index.entries) - len(kernels) - len(binaries)
-    try:
-        report.host_binaries = _emit(reader, absent, places, len(binaries))
-    except BundlerError as error:
-        report.host_binaries_failed, report.host_binaries_error = len(absent), error
+    report = HitReport(
+        stands_for=compile_seconds(index),
+        host_binaries_unusable=len(index.entries) - len(kernels) - len(binaries),
+    )
+    report.add(_emit(reader, _not_ready(index, kernels, places), places, len(kernels)))
+    for (entries, there), missing in zip(batches, absent):
+        try:
+            report.host_binaries.add(_emit(reader, missing, there, len(entries)))
+        except BundlerError as error:
+            report.host_binaries_failed += len(missing)
+            report.host_binaries_error = report.host_binaries_error or error
     return report
+
+
+def _helpers(binaries: Sequence[Entry], places: Mapping[str, Root], cache: Root) -> list[Entry]:
+    """Return the helpers among host binaries as entries of Triton's cache; none that is restored there anyway."""
+    found: dict[str, Entry] = {}
+    for entry in binaries:
+        path = "/".join(entry.path.split("/")[-2:])
+        if is_helper(path):
+            found.setdefault(path, entry._replace(root=cache.name, path=path))
+    there = {os.path.join(places[entry.root].path, *entry.path.split("/")) for entry in binaries}
+    return [entry for path, entry in found.items() if os.path.join(cache.path, *path.split("/")) not in there]
 
 
 def _usable(index: Index, by_device: bool) -> list[Entry]:

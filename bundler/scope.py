@@ -106,10 +106,9 @@ def _collected(
     packed = Packed(kernels=len(kernels.drafts), kernels_skipped=len(kernels.skipped))
     binaries = Collected()
     if packed.kernels:
-        helpers = scope.helpers if _needs_helpers(kernels.drafts, scope) else ()
         for root, paths in sources.items():
             collect_files(root, beside(root.path, paths, scope.host_binaries), options, binaries)
-            for path in helpers:
+            for path in scope.helpers:
                 _collect_helper(root, paths, path, options, binaries)
         found = _apart(binaries.drafts, kernels.drafts)
         drafts = [draft for draft in found if _tells_needs(draft)]
@@ -121,11 +120,6 @@ def _collected(
     for skipped in kernels.skipped:
         warn(f"left out of the bundle: {skipped.path}: {skipped.reason}")
     return kernels, packed
-
-
-def _needs_helpers(kernels: Sequence[Draft], scope: Scope) -> bool:
-    """Whether Triton's driver launches a kernel: torch launches those of static autotuners, which require them."""
-    return any(draft.path.rpartition("/")[2] not in scope.required for draft in kernels)
 
 
 def _collect_helper(root: Root, kernels: Sequence[str], path: str, options: Options, into: Collected) -> None:

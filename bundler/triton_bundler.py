@@ -10,7 +10,7 @@ open scope: a kernel too many costs bytes, a kernel too few costs a compile.
 
 Host binaries (see ``bundler.host_binaries``) travel with the kernels that they launch, never alone, and are counted
 apart. Kernels come first: whatever keeps a host binary from being restored costs one call of a C compiler. A process
-asks once for a helper of Triton's driver, at any time: it travels with every compile whose kernels the driver launches.
+asks once for a helper of Triton's driver, at any time: it travels with every compile.
 
 Every order of calls has an outcome:
 
@@ -99,6 +99,8 @@ class TritonBundler:
         level: zstd level of the blob.
         enabled: Asked at each step whether to act at all.
         strict: Raise ``BundlerError`` in place of a warning.
+        triton_cache: Asked on a hit: where Triton would look for a helper of its driver now, which then appears there
+            too. None where Triton has loaded it, or is to be left alone.
 
     Example:
         >>> bundler = TritonBundler("/nonexistent")
@@ -116,6 +118,7 @@ class TritonBundler:
         level: int = _FAST_LEVEL,
         enabled: Callable[[], bool] = is_switched_on,
         strict: bool = False,
+        triton_cache: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._root = Root("triton", KINDS["triton"], os.path.abspath(os.fspath(cache_dir)))
         self._directories = directories
@@ -123,6 +126,7 @@ class TritonBundler:
         self._level = level
         self._enabled = enabled
         self._strict = strict
+        self._triton_cache = triton_cache
         self._lock = threading.Lock()
         self._scopes: dict[int, Scope] = {}  # by thread
         self._counters = _Counters()
@@ -292,7 +296,12 @@ class TritonBundler:
         try:
             with opened(blob) as reader:
                 look(reader.index)
-                report = emit_blob(reader, self._places(reader.index), by_device=self._directories is not None)
+                report = emit_blob(
+                    reader,
+                    self._places(reader.index),
+                    by_device=self._directories is not None,
+                    triton_cache=self._triton_cache(),
+                )
         except BundlerError as error:
             failed = error
         with self._lock:

@@ -323,18 +323,15 @@ def test_helper_that_lies_in_two_caches_is_stored_once(place: Place) -> None:
         assert (made.stats()["host_binaries_collected"], made.stats()["host_binaries_skipped"]) == (1, 0)
 
 
-def test_helper_stays_where_torch_launches_every_kernel(place: Place) -> None:
-    # The loss: 10 kB in each entry for a file that no start from it loads.
-    helper = place.write(f"home/cache/{HELPER_KEY}/{HELPER}")
-    for required, entries in ((place.keys, 2), (place.keys[:1], 3)):
-        made = place.bundler_of(place.here, strict=True)
-        made.begin_compile()
-        for key in place.keys:
-            made.put(key)
-        for key in required:
-            made.require(key)
-        made.put_host_binary(helper)
-        assert len(paths_in(made.collect() or b"")) == entries
+def test_helper_travels_with_kernels_that_torch_launches_too(place: Place) -> None:
+    # The loss: a call of gcc in a start whose first hit is of such a graph: torch asks the driver in every start.
+    made = place.bundler_of(place.here, strict=True)
+    made.begin_compile()
+    for key in place.keys:
+        made.put(key)
+        made.require(key)
+    made.put_host_binary(place.write(f"home/cache/{HELPER_KEY}/{HELPER}"))
+    assert len(paths_in(made.collect() or b"")) == 3
 
 
 def test_launcher_stub_of_another_cache_is_no_helper(place: Place) -> None:
@@ -389,6 +386,87 @@ def test_helper_that_changes_while_it_is_packed_is_left_out_in_the_end(
     made = place.bundler_of(place.here, strict=True)
     made.put_host_binary(helper)
     assert set(paths_in(place.collected(made=made)).values()) == {"kernel"} and calls == [3, 3, 2]
+
+
+class Fresh:
+    """A host with nothing: where a blob with a helper and a stub goes, and where Triton looks at first."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.cache = place, place.there / "home" / ".triton" / "cache"
+        self.helper = self.cache / HELPER_KEY / HELPER
+        self.beside = place.there / "0" / HELPER_KEY / HELPER
+        self.blob = place.collected(place.write(f"home/cache/{HELPER_KEY}/{HELPER}"), place.stub)
+
+    def bundler(self, cache: Path | None, *, strict: bool = True) -> TritonBundler:
+        return TritonBundler(
+            self.place.there,
+            directories=lambda device: str(self.place.there / str(device)),
+            triton_cache=lambda: str(cache) if cache else None,
+            strict=strict,
+        )
+
+
+@pytest.fixture
+def fresh(place: Place) -> Fresh:
+    return Fresh(place)
+
+
+def test_helper_appears_where_triton_looks_at_first_too(fresh: Fresh) -> None:
+    # The loss: on each new host, a call of gcc in the middle of the first hit; where there is no gcc, the start.
+    made = fresh.bundler(fresh.cache)
+    report = fresh.place.hit(fresh.blob, made)
+    assert fresh.helper.read_bytes() == fresh.beside.read_bytes() != b""
+    assert trees.snapshot(fresh.cache).keys() == {f"{HELPER_KEY}/{HELPER}"}
+    assert (report.restored, report.host_binaries.restored) == (2, 3)
+    again = fresh.place.hit(fresh.blob, made)
+    assert (again.host_binaries.unchanged, again.all_bytes_written) == (3, 0)
+
+
+def test_helper_stays_out_of_a_cache_that_needs_none(fresh: Fresh) -> None:
+    # The loss: a file in the cache of a user whose Triton has its own; or the same file twice in one emission.
+    assert fresh.place.hit(fresh.blob, fresh.bundler(None)).host_binaries.restored == 2
+    assert not fresh.cache.exists()
+    shutil.rmtree(fresh.place.there)
+    assert fresh.place.hit(fresh.blob, fresh.bundler(fresh.place.there / "0")).host_binaries.restored == 2
+
+
+def test_different_helper_of_this_host_is_kept_and_a_damaged_one_replaced(fresh: Fresh) -> None:
+    fresh.helper.parent.mkdir(parents=True)
+    other = artifacts.host_binary(seed=7)
+    fresh.helper.write_bytes(other)
+    report = fresh.place.hit(fresh.blob, fresh.bundler(fresh.cache))
+    assert fresh.helper.read_bytes() == other and report.host_binaries.kept == 1
+    fresh.helper.write_bytes(other[:100])
+    report = fresh.place.hit(fresh.blob, fresh.bundler(fresh.cache))
+    assert fresh.helper.read_bytes() == fresh.beside.read_bytes() and report.host_binaries.repaired == 1
+
+
+def test_cache_of_triton_that_cannot_be_written_costs_nothing_else(
+    fresh: Fresh, warnings: Callable[[], list[str]]
+) -> None:
+    # The loss: kernels and stubs, because the home directory is a file.
+    fresh.cache.parent.parent.mkdir(parents=True)
+    fresh.cache.parent.write_bytes(b"")
+    report = fresh.place.hit(fresh.blob, fresh.bundler(fresh.cache, strict=False))
+    assert fresh.beside.is_file() and (fresh.place.there / "0" / KEY / STUB).is_file()
+    assert (report.restored, report.host_binaries.restored, report.host_binaries_failed) == (2, 2, 1)
+    assert len(warnings()) == 1 and "host binaries are compiled instead" in warnings()[0]
+
+
+def test_flipped_byte_and_no_helper_appears_anywhere(fresh: Fresh) -> None:
+    for at in range(0, len(fresh.blob), 97):
+        damaged = bytearray(fresh.blob)
+        damaged[at] ^= 0xFF
+        assert fresh.bundler(fresh.cache, strict=False).read_and_emit(bytes(damaged)) is None
+        assert not fresh.place.there.exists() or trees.snapshot(fresh.place.there) == {}
+
+
+def test_helper_of_another_python_is_not_put_where_triton_looks(place: Place) -> None:
+    name = "cuda_utils.cpython-27-x86_64-linux-gnu.so"
+    blob = place.collected(place.write(f"0/{HELPER_KEY}/{name}"))
+    fresh = Fresh(place)
+    assert place.hit(blob, fresh.bundler(fresh.cache)).host_binaries_unusable == 1
+    assert not fresh.cache.exists()
 
 
 # --- what runs here --------------------------------------------------------------------------------------------------

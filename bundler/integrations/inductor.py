@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundler.host_binaries import is_helper
@@ -117,10 +117,21 @@ class _Hook:
                     directories=lambda device: str(self._module.triton_cache_dir(device)),
                     profile=self.profile,
                     enabled=self._is_on,
+                    triton_cache=self._triton_cache,
                 )
                 for path in self._helpers:
                     self._bundler.put_host_binary(path)
             return self._bundler
+
+    def _triton_cache(self) -> str | None:
+        from bundler.errors import UsageError
+        from bundler.kinds import KINDS, locate
+
+        if self._helpers:  # the driver is asked for once in a process
+            return None
+        with suppress(UsageError):  # no home directory
+            return locate(KINDS["triton"])
+        return None
 
     def _is_on(self) -> bool:
         return bool(self.profile) and is_switched_on() and bool(self._torch.is_enabled())

@@ -14,6 +14,8 @@ Each workload (encoder, resnet, mix) runs in fresh processes, one for each varia
   torch-warm  a new root that holds the entries of ``torch-cold``
   pinned      of mix alone: cold and warm once more, with TRITON_PTXAS_PATH set to the ptxas that torch ships
 
+What starts from moved entries has a TRITON_HOME of its own, empty as on a new host; the others share one.
+
 hot, warm and torch-warm run several times, interleaved, after everything else; medians and minima are compared. Such
 a process ends without waiting for torch's compile workers, which are still starting when the first step is done.
 Compiles are counted in every process, compile workers included, by a listener of Triton that the hook has to chain on
@@ -65,6 +67,7 @@ WORKLOADS = ("encoder", "resnet", "mix")
 VARIANTS = ("cold", "hot", "warm", "flipped", "gutted", "absent", "missing", "torch-cold", "torch-warm", "pinned")
 SINGLE = ("torch-cold", "flipped", "gutted", "absent", "missing", "pinned")
 TIMED = ("hot", "warm", "torch-warm")
+MOVED = ("warm", "flipped", "absent", "missing", "torch-warm", "pinned-warm")  # as on a host that is new
 ENTRIES = ("fxgraph", "aotautograd")
 BLOB_TARGET = 8  # torch's raw bundle must be at least this many times as large
 WARM_TARGET = 1.03  # of hot
@@ -605,6 +608,7 @@ class Proof:
             PYTHONPATH=os.pathsep.join(paths),
             PYTHONPYCACHEPREFIX=str(self.work / "pycache"),
             TORCHINDUCTOR_CACHE_DIR=str(root),
+            TRITON_HOME=str(self.work / (f"{stem}-home" if run.variant in MOVED else "home")),
             PROVE_COMPILES=str(self.work / "logs" / f"{stem}.compiles"),
             PROVE_HIDDEN="1" if hidden else "0",
             PROVE_VARIANT=run.variant,
@@ -1204,8 +1208,9 @@ VARIANTS_TOLD = """\
 entries of `cold`. `flipped`: as warm, one byte of one blob flipped. `gutted`: the root of `cold`, one kernel directory
 without its binary. `absent`: as warm, `TRITON_BUNDLER` unset. `missing`: as warm, the package not importable.
 `torch-cold`, `torch-warm`: torch's own bundler. `pinned-cold`, `pinned-warm`: with `TRITON_PTXAS_PATH` set to the ptxas
-that torch ships. "C builds": calls of a C compiler by Triton, for launcher stubs and helpers of its driver. "from
-eager" and "from cold": the largest relative distance of an output or a gradient, by norm, over all runs."""
+that torch ships. A start from moved entries has an empty `TRITON_HOME` of its own, as on a new host. "C builds": calls
+of a C compiler by Triton, for launcher stubs and helpers of its driver. "from eager" and "from cold": the largest
+relative distance of an output or a gradient, by norm, over all runs."""
 
 
 def report(arguments: argparse.Namespace, work: Path) -> int:

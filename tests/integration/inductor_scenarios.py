@@ -667,10 +667,12 @@ def helper_before_the_first_compile() -> dict[str, Any]:
 
     with hooked():
         os.environ["TRITON_CACHE_DIR"] = str(WORK / "cache of the user")
+        wanted = [inductor._hook._triton_cache()]  # type: ignore[union-attr]
         try:
             FileCacheManager("A" * 52).put(artifacts.host_binary(), STUB.replace("__triton_launcher", "cuda_utils"))
         finally:
             del os.environ["TRITON_CACHE_DIR"]
+        wanted.append(inductor._hook._triton_cache())  # type: ignore[union-attr]
         child = os.fork()
         if child == 0:
             status = 1
@@ -678,7 +680,7 @@ def helper_before_the_first_compile() -> dict[str, Any]:
                 status = 0 if held() == [1, 1] else 1
             finally:
                 os._exit(status)
-        return {"forked": _wait(child, seconds=60), "held": held(), "warnings": list(heard)}
+        return {"forked": _wait(child, seconds=60), "held": held(), "wanted": wanted, "warnings": list(heard)}
 
 
 # -- forks -----------------------------------------------------------------------------------------------------------

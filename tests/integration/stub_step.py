@@ -3,7 +3,8 @@
     python stub_step.py collect TREE ENTRY     # compile: put the kernels of TREE, build the module, store in ENTRY
     python stub_step.py collect TREE ENTRY CACHE   # the same, but the module was built before, in another cache
     python stub_step.py emit ENTRY             # hit: restore ENTRY, then ask Triton for the module
-    python stub_step.py emit-only ENTRY        # the same with the hook off
+    python stub_step.py emit-fresh ENTRY       # the same, as a new process does: Triton's cache is Triton's own
+    python stub_step.py emit-only ENTRY        # emit with the hook off
     python stub_step.py build                  # ask Triton for the module, and that is all
 
 ``TREE`` is a Triton cache; ``ENTRY`` the pickle of torch's bundle. Triton's cache is where torch says that device 0 has
@@ -82,6 +83,8 @@ def load() -> str:
 def main() -> None:
     verb, *paths = sys.argv[1:]
     metadata = None
+    if verb == "emit-fresh":
+        del os.environ["TRITON_CACHE_DIR"]
     if verb != "emit-only":
         bundler.enable()
     if verb == "collect":

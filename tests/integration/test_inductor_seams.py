@@ -245,6 +245,8 @@ def test_a_helper_that_triton_asked_for_before_the_first_compile_is_in_every_ent
     # The loss: a call of gcc on every warm start. Triton asks its driver once, in a cache that torch does not bundle.
     found = scenario("helper_before_the_first_compile")
     assert (found["forked"], found["held"], found["warnings"]) == (0, [1, 1], [])
+    before, after = found["wanted"]
+    assert before.endswith("/cache of the user") and after is None  # Triton has loaded it, and asks no more
 
 
 # -- real steps --------------------------------------------------------------------------------------------------------
@@ -386,6 +388,11 @@ def test_a_helper_of_an_entry_is_loaded_where_there_is_no_compiler(
     (built,) = elsewhere.glob("*/cuda_utils*")
     assert Path(warm["module"]).read_bytes() == built.read_bytes()
     assert warm["kernels"] == cold["kernels"] and warm["heard"] == []
+    # torch 2.11 asks the driver right after the first hit, when Triton still looks in its own cache.
+    home = {"HOME": str(tmp_path / "home"), "TRITON_HOME": ""}
+    fresh = _stub_step(shared, tmp_path / "fresh", "emit-fresh", str(entry), CC="/bin/false", **home, **helper)
+    assert fresh["module"].startswith(str(tmp_path / "home" / ".triton" / "cache")) and fresh["heard"] == []
+    assert fresh["counters"]["bundler_emit_host_binaries"] == 2
 
 
 def test_a_process_without_the_hook_restores_kernels_and_no_stub(
